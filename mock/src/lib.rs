@@ -1,0 +1,1 @@
+//! A scriptable OpenAI-compatible upstream.

@@ -1,0 +1,53 @@
+//! What there is: providers, models, keys, names and settings, loaded from files and variables into one immutable
+//! snapshot that is swapped whole.
+pub mod provider;
+pub mod settings;
+pub mod slots;
+
+use provider::{Model, Provider};
+
+/// All providers of one snapshot, in file order.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    pub providers: Vec<Provider>,
+}
+
+/// Where a model stands in a [`Catalog`]. Valid only with the catalog that it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModelIx {
+    pub provider: u16,
+    pub model: u16,
+}
+
+impl Catalog {
+    pub fn provider(&self, at: ModelIx) -> &Provider {
+        &self.providers[usize::from(at.provider)]
+    }
+
+    pub fn model(&self, at: ModelIx) -> &Model {
+        &self.provider(at).models[usize::from(at.model)]
+    }
+
+    /// Every model of every provider, switched on or not.
+    pub fn all(&self) -> impl Iterator<Item = ModelIx> {
+        self.providers.iter().enumerate().flat_map(|(p, provider)| {
+            (0..provider.models.len()).map(move |m| ModelIx { provider: p as u16, model: m as u16 })
+        })
+    }
+}
+
+/// Something wrong with a file or a variable, kept and shown instead of being fatal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issue {
+    pub file: String,
+    pub provider: Option<String>,
+    pub level: IssueLevel,
+    /// What and where, such as `limits.rpm: must be a positive number`, and what to do.
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IssueLevel {
+    Error,
+    Warning,
+}

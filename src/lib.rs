@@ -1,0 +1,7 @@
+//! Freeway.
+pub mod base;
+pub mod wire;
+
+pub mod catalog;
+
+pub mod upstream;

@@ -1,0 +1,78 @@
+//! The vocabulary of one upstream exchange: phases, faults, headers. Judged by `route`, produced by `upstream`.
+
+/// How far a call came. Timeouts, blame and figures all speak of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Looking up the host name.
+    Resolve,
+    /// TCP and TLS.
+    Connect,
+    /// Writing the request.
+    Send,
+    /// Waiting for the head of the answer, or for the first data event of a stream.
+    FirstByte,
+    /// Reading the rest.
+    Stream,
+    End,
+}
+
+impl Phase {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Resolve => "resolve",
+            Phase::Connect => "connect",
+            Phase::Send => "send",
+            Phase::FirstByte => "first byte",
+            Phase::Stream => "stream",
+            Phase::End => "end",
+        }
+    }
+}
+
+/// Why a call has no (whole) answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    Dns,
+    /// The name resolves to an address that is never called (link-local, cloud metadata).
+    BlockedAddress,
+    Refused,
+    /// No route, network down.
+    Unreachable,
+    Tls,
+    /// The certificate begins in the future as our clock sees it.
+    CertNotYetValid,
+    /// The proxy named by the environment failed.
+    Proxy,
+    /// The phase tells which limit ran out.
+    Timeout,
+    /// The peer closed or reset the connection before the answer was whole.
+    Closed,
+    /// What came is not HTTP, or its encoding is broken.
+    Protocol,
+    /// An answer above our bounds.
+    TooLarge,
+    /// Cut by us: the client left, or the gateway stops.
+    Cut,
+}
+
+/// A call that failed below HTTP.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    pub phase: Phase,
+    pub kind: FaultKind,
+    /// For people: no host, no port, no key.
+    pub message: String,
+    /// Whether any byte of the request may have reached the upstream.
+    pub request_sent: bool,
+}
+
+/// Response headers, names in lower case, in order of arrival.
+#[derive(Clone, Debug, Default)]
+pub struct Headers(pub Vec<(String, String)>);
+
+impl Headers {
+    /// The first value under `name`, which is given in lower case.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}

@@ -1,0 +1,4 @@
+//! The shapes on the wire: request bodies, chat and embedding messages, event streams, error envelopes. Pure: bytes
+//! in, values out.
+pub mod error;
+pub mod exchange;
