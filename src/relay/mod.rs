@@ -1,0 +1,4 @@
+//! The story of one request: resolved, planned, admitted, called, relayed, recorded. One attempt loop serves every
+//! surface; a surface only translates in and out.
+pub mod record;
+pub mod route_info;

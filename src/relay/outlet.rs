@@ -1,0 +1,126 @@
+//! Where a turn puts its answer, and what has left already.
+use std::io;
+
+use super::route_info::RouteInfo;
+use crate::wire::error::ApiError;
+
+/// A client's side of one turn, as one surface speaks it. Every method but [`Sink::whole`] and [`Sink::refuse`] is for
+/// streams.
+pub trait Sink {
+    /// Sends a whole JSON answer.
+    fn whole(&mut self, route: &RouteInfo, body: Vec<u8>) -> io::Result<()>;
+    /// Sends the status and the headers of a stream.
+    fn begin(&mut self, route: &RouteInfo) -> io::Result<()>;
+    /// Sends complete events or comments, at once.
+    fn frames(&mut self, frames: &[u8]) -> io::Result<()>;
+    /// Ends a stream that is complete.
+    fn end(&mut self) -> io::Result<()>;
+    /// Sends an error: as an answer of its own, or as the last event once a stream has begun.
+    fn refuse(&mut self, route: &RouteInfo, error: &ApiError) -> io::Result<()>;
+}
+
+/// The sink of a turn together with what the client has seen of it.
+pub struct Outlet {
+    sink: Box<dyn Sink>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    /// Nothing has left.
+    Held,
+    /// Headers and comments have left; failover goes on behind them.
+    Begun,
+    /// Part of an answer has left: no other model may continue it.
+    Committed,
+    /// The client is gone; whatever is written is dropped.
+    Gone,
+    Closed,
+}
+
+impl Outlet {
+    pub fn new(sink: Box<dyn Sink>) -> Outlet {
+        Outlet { sink, state: State::Held }
+    }
+
+    /// Whether a delta has left.
+    pub fn committed(&self) -> bool {
+        self.state == State::Committed
+    }
+
+    /// Whether writing failed, which means that the client left or reads too slowly.
+    pub fn gone(&self) -> bool {
+        self.state == State::Gone
+    }
+
+    /// Sends headers if need be and a comment, so that a waiting client and what lies between know that we live.
+    pub fn keep_alive(&mut self, route: &RouteInfo) {
+        self.begin(route);
+        if self.state != State::Gone {
+            let sent = self.sink.frames(b": keep-alive\n\n");
+            self.note(sent);
+        }
+    }
+
+    /// Sends deltas: from now on nobody else may answer.
+    pub fn commit(&mut self, route: &RouteInfo, frames: &[u8]) {
+        self.begin(route);
+        if self.state == State::Begun {
+            self.state = State::Committed;
+        }
+        self.frames(frames);
+    }
+
+    /// Sends further events of a committed stream.
+    pub fn frames(&mut self, frames: &[u8]) {
+        if self.state != State::Gone && !frames.is_empty() {
+            let sent = self.sink.frames(frames);
+            self.note(sent);
+        }
+    }
+
+    /// Ends a complete stream.
+    pub fn end(&mut self) {
+        if self.state != State::Gone {
+            let sent = self.sink.end();
+            self.note(sent);
+        }
+        self.close();
+    }
+
+    /// Sends a whole answer.
+    pub fn whole(&mut self, route: &RouteInfo, body: Vec<u8>) {
+        let sent = self.sink.whole(route, body);
+        self.note(sent);
+        self.close();
+    }
+
+    /// Sends an error in the form that is still possible.
+    pub fn refuse(&mut self, route: &RouteInfo, error: &ApiError) {
+        if self.state != State::Gone {
+            let sent = self.sink.refuse(route, error);
+            self.note(sent);
+        }
+        self.close();
+    }
+
+    fn begin(&mut self, route: &RouteInfo) {
+        if self.state == State::Held {
+            let sent = self.sink.begin(route);
+            self.state = State::Begun;
+            self.note(sent);
+        }
+    }
+
+    fn note(&mut self, sent: io::Result<()>) {
+        if sent.is_err() {
+            self.state = State::Gone;
+        }
+    }
+
+    fn close(&mut self) {
+        if self.state != State::Gone {
+            self.state = State::Closed;
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What every answer of an inference route says about itself in its `x-freeway-*` headers.
+use std::sync::Arc;
+
+use crate::base::text::header_value;
+
+/// Hops shown in `x-freeway-trail`.
+const TRAIL_MAX: usize = 10;
+
+/// How a request was understood and who served it, as far as known when the headers leave.
+#[derive(Clone, Debug, Default)]
+pub struct RouteInfo {
+    /// The client's own id when it is sane, else a fresh one.
+    pub request_id: String,
+    /// How the model string was understood, such as `alias:fast`; empty before that is known.
+    pub resolution: String,
+    pub provider: Option<Arc<str>>,
+    /// The upstream's id of the model.
+    pub model: Option<Arc<str>>,
+    /// Upstream calls made, this one included.
+    pub attempts: u32,
+    /// Since the request was admitted.
+    pub elapsed_ms: u64,
+    /// Failed hops, each `provider/model:cause`.
+    pub trail: Vec<String>,
+    /// Whether the token counts of a whole answer were guessed.
+    pub usage_estimated: bool,
+}
+
+impl RouteInfo {
+    /// The headers, values safe for the wire.
+    pub fn headers(&self) -> Vec<(&'static str, String)> {
+        let mut headers = Vec::with_capacity(8);
+        let mut put = |name, value: &str| headers.push((name, header_value(value).into_owned()));
+        put("x-request-id", &self.request_id);
+        if !self.resolution.is_empty() {
+            put("x-freeway-route", &self.resolution);
+            put("x-freeway-attempts", &self.attempts.to_string());
+            put("x-freeway-ms", &self.elapsed_ms.to_string());
+        }
+        if let Some(provider) = &self.provider {
+            put("x-freeway-provider", provider);
+        }
+        if let Some(model) = &self.model {
+            put("x-freeway-model", model);
+        }
+        if !self.trail.is_empty() {
+            let last = self.trail.len().saturating_sub(TRAIL_MAX);
+            put("x-freeway-trail", &self.trail[last..].join(", "));
+        }
+        if self.usage_estimated {
+            put("x-freeway-usage", "estimated");
+        }
+        headers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_values_are_safe_and_bounded() {
+        let info = RouteInfo {
+            request_id: "req_1".into(),
+            resolution: "fuzzy:模\r\nx: y".into(),
+            provider: Some("alpha".into()),
+            trail: (0..12).map(|hop| format!("p/m{hop}:rate_limit")).collect(),
+            ..RouteInfo::default()
+        };
+        let headers = info.headers();
+        let get = |name| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        assert_eq!(get("x-freeway-route"), Some("fuzzy:%E6%A8%A1%0D%0Ax: y"));
+        assert!(get("x-freeway-trail").is_some_and(|trail| !trail.contains("m1:") && trail.contains("m11:")));
+        assert_eq!(get("x-freeway-usage"), None);
+        assert!(headers.iter().all(|(_, value)| value.len() <= 256));
+    }
+}
