@@ -4,4 +4,6 @@ pub mod wire;
 
 pub mod catalog;
 
+pub mod quota;
+
 pub mod upstream;

@@ -1,0 +1,122 @@
+//! Quota: what each key, model and account has used of its limits, and who sits on the bench. Pure: no I/O, no clock;
+//! time comes in as [`Now`](crate::base::clock::Now).
+pub mod bench;
+pub mod ledger;
+mod meter;
+pub mod saved;
+mod wall;
+mod window;
+pub mod zone;
+
+pub use bench::{Bench, Benches, Cause, Term};
+pub use ledger::{Ledger, Reservation, Room, Spent, Want};
+
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Deref;
+
+use crate::catalog::provider::{Key, Limits, LimitsScope, Model, Provider, ResetZone, Slot};
+
+/// What counters and benches hang on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    Provider(Slot),
+    Account(Slot),
+    /// One model for all keys of an account: account, model.
+    AccountModel(Slot, Slot),
+    Key(Slot),
+    /// One model for one key: key, model.
+    KeyModel(Slot, Slot),
+    Model(Slot),
+}
+
+/// One set of limits that a call is held against.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    pub scope: Scope,
+    pub limits: &'a Limits,
+    pub zone: ResetZone,
+}
+
+/// No call is held against more sets of limits than this.
+pub const CLAIMS_MAX: usize = 4;
+
+/// The claims of one call: a slice of at most [`CLAIMS_MAX`], without an allocation.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims<'a> {
+    claims: [Claim<'a>; CLAIMS_MAX],
+    len: usize,
+}
+
+impl<'a> Claims<'a> {
+    /// What a call of `model` with `key` is held against: the provider's limits in the scope that its file names
+    /// (`limitsScope`), and the model's own limits for that key, or for the account where limits are the account's.
+    pub fn of_call(provider: &'a Provider, key: &Key, model: &'a Model) -> Claims<'a> {
+        let (whole, own) = match provider.limits_scope {
+            LimitsScope::Key => (Scope::Key(key.slot), Scope::KeyModel(key.slot, model.slot)),
+            LimitsScope::Model => {
+                (Scope::KeyModel(key.slot, model.slot), Scope::KeyModel(key.slot, model.slot))
+            }
+            LimitsScope::Account => {
+                (Scope::Account(key.account), Scope::AccountModel(key.account, model.slot))
+            }
+        };
+        let zone = provider.reset_zone;
+        Claims::from([
+            Claim { scope: whole, limits: &provider.limits, zone },
+            Claim { scope: own, limits: &model.limits, zone },
+        ])
+    }
+}
+
+impl<'a, const N: usize> From<[Claim<'a>; N]> for Claims<'a> {
+    fn from(given: [Claim<'a>; N]) -> Claims<'a> {
+        const { assert!(N >= 1 && N <= CLAIMS_MAX, "a call has one to CLAIMS_MAX claims") };
+        let mut claims = [given[0]; CLAIMS_MAX];
+        claims[..N].copy_from_slice(&given);
+        Claims { claims, len: N }
+    }
+}
+
+impl<'a> Deref for Claims<'a> {
+    type Target = [Claim<'a>];
+
+    fn deref(&self) -> &[Claim<'a>] {
+        &self.claims[..self.len]
+    }
+}
+
+/// Hashes slots and scopes: a few small numbers of our own making, so that speed matters and flooding cannot happen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SlotHasher(u64);
+
+pub(crate) type SlotHash = BuildHasherDefault<SlotHasher>;
+
+impl SlotHasher {
+    fn mix(&mut self, number: u64) {
+        // The odd constant is 2^64 over the golden ratio: it spreads neighbouring numbers over all high bits.
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Hasher for SlotHasher {
+    fn finish(&self) -> u64 {
+        // The map takes its bucket from the low bits, multiplication mixes best into the high ones.
+        self.0 ^ (self.0 >> 32)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.mix(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.mix(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.mix(number);
+    }
+
+    fn write_isize(&mut self, number: isize) {
+        self.mix(number as u64);
+    }
+}
