@@ -1,4 +1,6 @@
 //! The shapes on the wire: request bodies, chat and embedding messages, event streams, error envelopes. Pure: bytes
 //! in, values out.
+pub mod body;
 pub mod error;
 pub mod exchange;
+pub mod json;
