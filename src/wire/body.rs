@@ -40,7 +40,7 @@ impl Body {
             return Err(ApiError::new(400, "invalid_body", "the request body is empty; send a JSON object"));
         }
         if let Err(e) = std::str::from_utf8(&bytes) {
-            return Err(invalid_json(Flaw { at: e.valid_up_to(), what: "not UTF-8" }));
+            return Err(Flaw { at: e.valid_up_to(), what: "not UTF-8" }.into());
         }
         let (fields, lone_surrogate) = index(&bytes)?;
         if lone_surrogate {
@@ -134,22 +134,24 @@ impl Body {
     }
 }
 
-fn invalid_json(flaw: Flaw) -> ApiError {
-    let message = format!("the request body is not valid JSON: {} at byte {}", flaw.what, flaw.at);
-    ApiError::new(400, "invalid_json", message)
+impl From<Flaw> for ApiError {
+    fn from(flaw: Flaw) -> ApiError {
+        let message = format!("the request body is not valid JSON: {} at byte {}", flaw.what, flaw.at);
+        ApiError::new(400, "invalid_json", message)
+    }
 }
 
 /// The top-level fields, and whether a lone surrogate stands anywhere.
 fn index(bytes: &[u8]) -> Result<(Vec<Field>, bool), ApiError> {
     let mut cursor = Cursor::new(bytes);
-    if !cursor.open(b'{').map_err(invalid_json)? {
-        cursor.skip().and_then(|_| cursor.end()).map_err(invalid_json)?;
+    if !cursor.open(b'{')? {
+        cursor.skip().and_then(|_| cursor.end())?;
         return Err(ApiError::new(400, "invalid_body", "the request body must be a JSON object"));
     }
     let mut fields: Vec<Field> = Vec::with_capacity(16);
-    while let Some(name) = cursor.member().map_err(invalid_json)? {
+    while let Some(name) = cursor.member()? {
         let key = cursor.name_at()..cursor.name_at() + name.len() + 2;
-        let value = cursor.skip().map_err(invalid_json)?;
+        let value = cursor.skip()?;
         let decoded = match memchr::memchr(b'\\', name) {
             Some(_) => json::unescape(name).map(|text| text.into_owned().into_boxed_str()),
             None => None,
@@ -170,7 +172,7 @@ fn index(bytes: &[u8]) -> Result<(Vec<Field>, bool), ApiError> {
         }
         fields.push(Field { key, value: cursor.at() - value.len()..cursor.at(), decoded });
     }
-    cursor.end().map_err(invalid_json)?;
+    cursor.end()?;
     Ok((fields, cursor.saw_lone_surrogate()))
 }
 
@@ -358,7 +360,7 @@ mod tests {
         );
         check(
             &|e| e.remove("session"),
-            "\n{ \"model\" : \"a\",\n  \"seed\": 9007199254740993,\"x\":[1.0e2] }\n",
+            "\n{ \"model\" : \"a\",\n  \"seed\": 9007199254740993 ,\"x\":[1.0e2] }\n",
         );
         check(
             &|e| {

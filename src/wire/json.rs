@@ -402,7 +402,7 @@ pub fn unescape(inner: &[u8]) -> Option<Cow<'_, str>> {
             b'n' => ('\n', 2),
             b'r' => ('\r', 2),
             b't' => ('\t', 2),
-            &(b @ (b'"' | b'\\' | b'/')) => (char::from(b), 2),
+            &b @ (b'"' | b'\\' | b'/') => (char::from(b), 2),
             _ => return None,
         };
         out.push(character);
