@@ -6,4 +6,5 @@ pub mod error;
 pub mod exchange;
 pub mod json;
 pub mod messages;
+pub mod sse;
 pub mod tally;
