@@ -6,5 +6,7 @@ pub mod error;
 pub mod exchange;
 pub mod json;
 pub mod messages;
+pub mod patch;
 pub mod sse;
 pub mod tally;
+pub mod usage;
