@@ -1,0 +1,471 @@
+//! The messages of a chat request: one pass that checks them and notes what routing, quota and adaptation need to know.
+//! Nothing is copied, nothing is changed.
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use super::body::Body;
+use super::chat::{ChatFacts, bad};
+use super::error::ApiError;
+use super::json::{self, Cursor};
+
+/// Reads the messages one after another, remembering which tool calls still may be answered.
+pub(super) struct Messages<'a, 'f> {
+    facts: &'f mut ChatFacts,
+    max: usize,
+    call_ids: HashSet<Cow<'a, str>>,
+    /// Calls without an id that no result without an id was paired with yet.
+    nameless_calls: usize,
+}
+
+/// The members of a message that matter, as raw JSON without `null`s.
+#[derive(Default)]
+struct Message<'a> {
+    role: Option<&'a [u8]>,
+    content: Option<&'a [u8]>,
+    content_is_null: bool,
+    tool_calls: Option<&'a [u8]>,
+    has_tool_calls_member: bool,
+    tool_call_id: Option<&'a [u8]>,
+    /// `function_call`, `refusal` or `audio`: an assistant turn that needs no content.
+    speaks_otherwise: bool,
+}
+
+impl<'a, 'f> Messages<'a, 'f> {
+    pub(super) fn new(facts: &'f mut ChatFacts, max: usize) -> Self {
+        Messages { facts, max, call_ids: HashSet::new(), nameless_calls: 0 }
+    }
+
+    pub(super) fn read(&mut self, body: &'a Body) -> Result<(), ApiError> {
+        let missing = || {
+            ApiError::bad_field(
+                "missing_messages",
+                "messages",
+                "`messages` must be a list with at least one message",
+            )
+        };
+        let mut cursor = Cursor::new(body.given("messages").ok_or_else(missing)?);
+        if !cursor.open(b'[')? {
+            return Err(missing());
+        }
+        while cursor.item()? {
+            let at = self.facts.messages;
+            if at == self.max {
+                let message = format!("more than {} messages", self.max);
+                return Err(ApiError::bad_field("too_many_messages", "messages", message));
+            }
+            if !cursor.open(b'{')? {
+                return Err(bad("messages", format!("`messages[{at}]` must be an object")));
+            }
+            let message = self.members(&mut cursor)?;
+            self.check(at, &message)?;
+            self.facts.messages += 1;
+        }
+        self.facts.tally.messages = self.facts.messages as u64;
+        if self.facts.messages == 0 { Err(missing()) } else { Ok(()) }
+    }
+
+    fn members(&mut self, cursor: &mut Cursor<'a>) -> Result<Message<'a>, ApiError> {
+        let mut message = Message::default();
+        while let Some(written) = cursor.member()? {
+            let raw = cursor.skip()?;
+            let value = Some(raw).filter(|raw| *raw != b"null");
+            let name = json::unescape(written).unwrap_or_default();
+            match &*name {
+                "role" => message.role = value,
+                "content" => {
+                    message.content = value;
+                    message.content_is_null = value.is_none();
+                }
+                "tool_calls" => {
+                    message.tool_calls = value;
+                    message.has_tool_calls_member = true;
+                }
+                "tool_call_id" => message.tool_call_id = value,
+                "name" => {}
+                other => {
+                    self.facts.shape.extras = true;
+                    let speaks = matches!(other, "function_call" | "refusal" | "audio");
+                    message.speaks_otherwise |= speaks && value.is_some();
+                    if other.starts_with("reasoning") || other == "function_call" {
+                        self.facts.tally.json(raw);
+                    }
+                }
+            }
+        }
+        Ok(message)
+    }
+
+    fn check(&mut self, at: usize, message: &Message<'a>) -> Result<(), ApiError> {
+        let role = message.role.and_then(json::text);
+        let shape = &mut self.facts.shape;
+        match role.as_deref() {
+            Some("system") => self.content(at, message, Blank::Refused),
+            Some("developer") => {
+                shape.developer = true;
+                self.content(at, message, Blank::Refused)
+            }
+            Some("user") => self.content(at, message, Blank::Refused),
+            Some("assistant") => {
+                self.facts.has_assistant = true;
+                self.assistant(at, message)
+            }
+            // An old-style result belongs to a `function_call`; one that carries an id is a tool result by another name.
+            Some("function") if message.tool_call_id.is_none() => self.content(at, message, Blank::Mended),
+            Some("function") => {
+                shape.untidy = true;
+                self.tool_result(at, message)
+            }
+            Some("tool") => self.tool_result(at, message),
+            Some(_) => {
+                let known = "system, developer, user, assistant, tool or function";
+                Err(bad(format!("messages[{at}].role"), format!("`messages[{at}].role` must be {known}")))
+            }
+            None => Err(bad(format!("messages[{at}].role"), format!("`messages[{at}]` has no role"))),
+        }
+    }
+
+    fn content(&mut self, at: usize, message: &Message<'a>, blank: Blank) -> Result<(), ApiError> {
+        let param = || format!("messages[{at}].content");
+        match message.content {
+            Some(raw @ [b'"', ..]) => self.facts.tally.json(raw),
+            Some(raw @ [b'[', ..]) if blank == Blank::Refused && json::is_blank(Some(raw)) => {
+                return Err(bad(param(), format!("`messages[{at}].content` is an empty list")));
+            }
+            Some(raw @ [b'[', ..]) => {
+                self.facts.shape.parts = true;
+                self.facts.shape.untidy |= json::is_blank(Some(raw));
+                self.parts(at, raw)?;
+            }
+            Some(_) => {
+                return Err(bad(
+                    param(),
+                    format!("`messages[{at}].content` must be a text or a list of parts"),
+                ));
+            }
+            None if blank == Blank::Refused => {
+                return Err(bad(param(), format!("`messages[{at}]` has no content")));
+            }
+            None => self.facts.shape.untidy |= blank == Blank::Mended,
+        }
+        Ok(())
+    }
+
+    fn parts(&mut self, at: usize, raw: &'a [u8]) -> Result<(), ApiError> {
+        let mut cursor = Cursor::new(raw);
+        cursor.open(b'[')?;
+        let mut part = 0;
+        while cursor.item()? {
+            if let Some(b'"') = cursor.peek() {
+                self.facts.shape.untidy = true;
+                self.facts.tally.json(cursor.skip()?);
+            } else if cursor.open(b'{')? {
+                self.part(&mut cursor)
+                    .map_err(|what| what.param(format!("messages[{at}].content[{part}]")))?;
+            } else {
+                let place = format!("messages[{at}].content[{part}]");
+                return Err(bad(place.as_str(), format!("`{place}` must be an object")));
+            }
+            part += 1;
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, cursor: &mut Cursor<'a>) -> Result<(), ApiError> {
+        let (mut kind, mut text) = (None, None);
+        while let Some(written) = cursor.member()? {
+            let raw = cursor.skip()?;
+            if json::is_named(written, "type") {
+                kind = json::text(raw);
+            } else if json::is_named(written, "text") || json::is_named(written, "refusal") {
+                text = Some(raw);
+            }
+        }
+        match kind.as_deref() {
+            Some("image_url" | "image" | "input_image") => {
+                self.facts.images += 1;
+                self.facts.tally.images += 1;
+            }
+            Some("text" | "refusal" | "input_text" | "output_text") => {
+                self.facts.tally.json(text.unwrap_or_default())
+            }
+            // Sounds, films, files: their size in bytes says nothing about tokens.
+            Some(_) => self.facts.tally.images += 1,
+            None if text.is_some_and(|raw| raw.starts_with(b"\"")) => {
+                self.facts.shape.untidy = true;
+                self.facts.tally.json(text.unwrap_or_default());
+            }
+            None => return Err(bad("messages", "a content part has no `type`")),
+        }
+        Ok(())
+    }
+
+    fn assistant(&mut self, at: usize, message: &Message<'a>) -> Result<(), ApiError> {
+        let calls = message.tool_calls.filter(|raw| !json::is_blank(Some(raw)));
+        self.facts.shape.untidy |= message.has_tool_calls_member && calls.is_none();
+        let Some(calls) = calls else {
+            let blank = if message.speaks_otherwise { Blank::Fine } else { Blank::Mended };
+            return self.content(at, message, blank);
+        };
+        let shape = &mut self.facts.shape;
+        shape.tool_calls = true;
+        shape.calls_with_null |= message.content_is_null;
+        shape.calls_with_blank |= !message.content_is_null && json::is_blank(message.content);
+        self.facts.has_tool_turns = true;
+        self.content(at, message, Blank::Fine)?;
+        let mut cursor = Cursor::new(calls);
+        let param = |call: usize| format!("messages[{at}].tool_calls[{call}]");
+        if !cursor.open(b'[')? {
+            let place = format!("messages[{at}].tool_calls");
+            return Err(bad(place.as_str(), format!("`{place}` must be a list")));
+        }
+        let mut call = 0;
+        while cursor.item()? {
+            if !cursor.open(b'{')? {
+                return Err(bad(param(call), format!("`{}` must be an object", param(call))));
+            }
+            if !self.tool_call(&mut cursor)? {
+                return Err(bad(param(call), format!("`{}` names no function", param(call))));
+            }
+            call += 1;
+        }
+        Ok(())
+    }
+
+    /// Reads one tool call; false when it is none.
+    fn tool_call(&mut self, cursor: &mut Cursor<'a>) -> Result<bool, ApiError> {
+        let (mut id, mut kind, mut function) = (None, None, None);
+        while let Some(written) = cursor.member()? {
+            let raw = cursor.skip()?;
+            match &*json::unescape(written).unwrap_or_default() {
+                "id" => id = json::text(raw).filter(|id| !id.is_empty()),
+                "type" => kind = json::text(raw),
+                "function" => function = Some(raw),
+                _ => {}
+            }
+        }
+        match id {
+            Some(id) => {
+                self.call_ids.insert(id);
+            }
+            None => {
+                self.nameless_calls += 1;
+                self.facts.shape.untidy = true;
+            }
+        }
+        self.facts.shape.untidy |= kind.is_none();
+        let Some(function) = function.filter(|raw| raw.starts_with(b"{")) else {
+            // Calls of other kinds (`custom`) are passed on as they are.
+            return Ok(kind.is_some_and(|kind| kind != "function"));
+        };
+        self.facts.tally.json(function);
+        let arguments = json::member(function, "arguments").and_then(json::text);
+        self.facts.shape.untidy |= arguments.is_none_or(|text| text.trim().is_empty());
+        Ok(json::member(function, "name").and_then(json::text).is_some_and(|name| !name.is_empty()))
+    }
+
+    /// A result must answer an earlier call, or anybody could slip trusted text in. Results without an id are paired
+    /// with calls without an id, in order.
+    fn tool_result(&mut self, at: usize, message: &Message<'a>) -> Result<(), ApiError> {
+        self.facts.has_tool_turns = true;
+        let id = message.tool_call_id.map(|raw| json::text(raw).unwrap_or_default()).unwrap_or_default();
+        let answers = if id.is_empty() {
+            self.facts.shape.untidy = true;
+            let paired = self.nameless_calls > 0;
+            self.nameless_calls = self.nameless_calls.saturating_sub(1);
+            paired
+        } else {
+            self.call_ids.contains(&id)
+        };
+        if !answers {
+            let message = if id.is_empty() {
+                format!("`messages[{at}]` is a tool result without a tool_call_id")
+            } else {
+                format!("`messages[{at}].tool_call_id` matches no earlier tool call")
+            };
+            return Err(bad(format!("messages[{at}].tool_call_id"), message));
+        }
+        self.content(at, message, Blank::Mended)
+    }
+}
+
+/// What an absent content means in a place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Blank {
+    Refused,
+    /// It is sent as an empty text.
+    Mended,
+    Fine,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::chat::Shape;
+
+    fn read(messages: &str) -> Result<ChatFacts, ApiError> {
+        let body = Body::parse(format!(r#"{{"messages":{messages}}}"#).into_bytes()).expect("valid JSON");
+        ChatFacts::read(&body, 500)
+    }
+
+    fn refused(messages: &str) -> (u16, String, String) {
+        let e = read(messages).expect_err(messages);
+        (e.status, e.code, e.param.unwrap_or_default())
+    }
+
+    fn shape(messages: &str) -> Shape {
+        read(messages).expect(messages).shape
+    }
+
+    const CALL: &str = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]}"#;
+
+    #[test]
+    fn req_10_a_list_without_messages_is_refused() {
+        for messages in ["[]", "\"hi\"", "null", "{}", "7"] {
+            assert_eq!(refused(messages), (400, "missing_messages".into(), "messages".into()), "{messages}");
+        }
+        let body = Body::parse(b"{}".to_vec()).expect("valid JSON");
+        assert_eq!(ChatFacts::read(&body, 500).map_err(|e| e.code), Err("missing_messages".into()));
+        let three =
+            r#"[{"role":"user","content":"a"},{"role":"user","content":"a"},{"role":"user","content":"a"}]"#;
+        let body = Body::parse(format!(r#"{{"messages":{three}}}"#).into_bytes()).expect("valid JSON");
+        assert_eq!(ChatFacts::read(&body, 2).map_err(|e| e.code), Err("too_many_messages".into()));
+        ChatFacts::read(&body, 3).expect("three are allowed");
+    }
+
+    #[test]
+    fn a7_what_is_no_message_is_refused() {
+        for (messages, param) in [
+            ("[null]", "messages"),
+            ("[\"x\"]", "messages"),
+            (r#"[{"role":"user","content":"a"},7]"#, "messages"),
+            ("[{}]", "messages[0].role"),
+            (r#"[{"role":null,"content":"a"}]"#, "messages[0].role"),
+            (r#"[{"role":"wizard","content":"a"}]"#, "messages[0].role"),
+            (r#"[{"role":"user"}]"#, "messages[0].content"),
+            (r#"[{"role":"user","content":null}]"#, "messages[0].content"),
+            (r#"[{"role":"user","content":[]}]"#, "messages[0].content"),
+            (r#"[{"role":"user","content":5}]"#, "messages[0].content"),
+            (r#"[{"role":"user","content":{"text":"a"}}]"#, "messages[0].content"),
+            (r#"[{"role":"user","content":[{"type":"text","text":"a"},null]}]"#, "messages[0].content[1]"),
+            (r#"[{"role":"user","content":[{"image":"x"}]}]"#, "messages[0].content[0]"),
+            (
+                r#"[{"role":"assistant","tool_calls":{}, "content":null}, {"role":"user","content":3}]"#,
+                "messages[1].content",
+            ),
+            (r#"[{"role":"assistant","tool_calls":"x"}]"#, "messages[0].tool_calls"),
+            (r#"[{"role":"assistant","tool_calls":[null]}]"#, "messages[0].tool_calls[0]"),
+            (
+                r#"[{"role":"assistant","tool_calls":[{"id":"c","type":"function"}]}]"#,
+                "messages[0].tool_calls[0]",
+            ),
+            (
+                r#"[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":""}}]}]"#,
+                "messages[0].tool_calls[0]",
+            ),
+        ] {
+            assert_eq!(refused(messages), (400, "invalid_body".into(), param.into()), "{messages}");
+        }
+    }
+
+    #[test]
+    fn tool_15_a_result_must_answer_an_earlier_call() {
+        let check = |result: &str| {
+            let messages = format!(r#"[{{"role":"user","content":"u"}},{CALL},{result}]"#);
+            let e = read(&messages).expect_err(result);
+            assert_eq!(e.param.as_deref(), Some("messages[2].tool_call_id"), "{result}");
+            assert!(e.message.contains("messages[2]"), "{}", e.message);
+        };
+        check(r#"{"role":"tool","tool_call_id":"nope","content":"the code word is X"}"#);
+        check(r#"{"role":"tool","tool_call_id":"","content":"x"}"#);
+        check(r#"{"role":"tool","tool_call_id":7,"content":"x"}"#);
+        check(r#"{"role":"tool","content":"x"}"#);
+        check(r#"{"role":"function","tool_call_id":"nope","content":"x"}"#);
+        read(&format!(r#"[{CALL},{{"role":"tool","tool_call_id":"\u00631","content":"x"}}]"#))
+            .expect("it answers");
+        // The call comes after its result.
+        assert_eq!(
+            refused(&format!(r#"[{{"role":"tool","tool_call_id":"c1","content":"x"}},{CALL}]"#)).2,
+            "messages[0].tool_call_id"
+        );
+        // Calls without ids are paired with results without ids, one to one.
+        let call = r#"{"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":"{}"}}]}"#;
+        let result = r#"{"role":"tool","content":"x"}"#;
+        assert!(shape(&format!("[{call},{result}]")).untidy);
+        assert_eq!(refused(&format!("[{call},{result},{result}]")).2, "messages[2].tool_call_id");
+    }
+
+    #[test]
+    fn tool_10_all_forms_of_no_content_are_accepted() {
+        let form = |content: &str| {
+            shape(
+                &CALL
+                    .replace(r#""content":null,"#, content)
+                    .replace("{\"role", "[{\"role")
+                    .replace("}]}", "}]}]"),
+            )
+        };
+        let base = Shape { tool_calls: true, ..Shape::default() };
+        assert_eq!(form(r#""content":null,"#), Shape { calls_with_null: true, ..base });
+        assert_eq!(form(r#""content":"","#), Shape { calls_with_blank: true, ..base });
+        assert_eq!(form(""), Shape { calls_with_blank: true, ..base });
+        assert_eq!(form(r#""content":"text","#), base);
+    }
+
+    #[test]
+    fn tolerated_oddities_are_marked_for_mending() {
+        for messages in [
+            r#"[{"role":"assistant","content":null}]"#,
+            r#"[{"role":"assistant"}]"#,
+            r#"[{"role":"assistant","content":"x","tool_calls":null}]"#,
+            r#"[{"role":"assistant","content":"x","tool_calls":[]}]"#,
+            r#"[{"role":"assistant","content":[]}]"#,
+            r#"[{"role":"user","content":["bare"]}]"#,
+            r#"[{"role":"user","content":[{"text":"no type"}]}]"#,
+            r#"[{"role":"assistant","content":"x","tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"}}]}]"#,
+            r#"[{"role":"assistant","content":"x","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":{}}}]}]"#,
+            r#"[{"role":"assistant","content":"x","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":" "}}]}]"#,
+            r#"[{"role":"assistant","content":"x","tool_calls":[{"id":"c","type":"function","function":{"name":"f"}}]}]"#,
+            r#"[{"role":"assistant","content":"x","tool_calls":[{"id":"","type":"function","function":{"name":"f","arguments":"{}"}}]}]"#,
+            &format!(r#"[{CALL},{{"role":"tool","tool_call_id":"c1","content":null}}]"#),
+            &format!(r#"[{CALL},{{"role":"function","tool_call_id":"c1","content":"x"}}]"#),
+        ] {
+            assert!(shape(messages).untidy, "{messages}");
+        }
+        let tidy = format!(
+            r#"[{{"role":"system","content":"s"}},{{"role":"user","content":[{{"type":"text","text":"t"}}]}},{CALL},
+            {{"role":"tool","tool_call_id":"c1","content":"x"}},{{"role":"assistant","content":"y","refusal":null}}]"#
+        );
+        let expected =
+            Shape { parts: true, tool_calls: true, calls_with_null: true, extras: true, ..Shape::default() };
+        assert_eq!(shape(&tidy), expected);
+        assert!(!shape(r#"[{"role":"assistant","content":null,"refusal":"no"}]"#).untidy);
+        assert!(shape(r#"[{"role":"developer","content":"d"}]"#).developer);
+    }
+
+    #[test]
+    fn images_are_counted_and_their_bytes_are_not_text() {
+        let image = format!(
+            r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{}"}}}}"#,
+            "A".repeat(9_000)
+        );
+        let facts = read(&format!(
+            r#"[{{"role":"user","content":[{{"type":"text","text":"what?"}},{image},{image}]}}]"#
+        ))
+        .expect("fine");
+        assert_eq!((facts.images, facts.tally.images, facts.tally.ascii), (2, 2, 5));
+        let sound = r#"[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"AAAA"}}]}]"#;
+        let facts = read(sound).expect("fine");
+        assert_eq!((facts.images, facts.tally.images), (0, 1));
+    }
+
+    #[test]
+    fn req_02_the_tally_counts_text_not_json() {
+        let tally = |messages: &str| read(messages).expect(messages).tally;
+        assert_eq!(
+            tally(
+                r#"[{"role":"user","content":[{"type":"text","text":"Hel"},{"type":"text","text":"lo"}]}]"#
+            ),
+            tally(r#"[{"role":"user","content":"Hello"}]"#)
+        );
+    }
+}
