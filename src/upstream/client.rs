@@ -97,12 +97,14 @@ pub struct Reply {
 impl Client {
     /// The error says what is wrong with the CA file.
     pub fn new(config: ClientConfig) -> Result<Client, String> {
+        Client::resolving_by(Resolver::system(), config)
+    }
+
+    /// A client that asks `resolver` for addresses.
+    pub(super) fn resolving_by(resolver: Resolver, config: ClientConfig) -> Result<Client, String> {
         let idle = Arc::new(Idle::default());
-        let dialer = Dialer {
-            idle: Arc::clone(&idle),
-            resolver: Resolver::system(),
-            tls: tls::config(config.ca_file.as_deref())?,
-        };
+        let dialer =
+            Dialer { idle: Arc::clone(&idle), resolver, tls: tls::config(config.ca_file.as_deref())? };
         let agent_config = ureq::config::Config::builder()
             .http_status_as_error(false)
             // A redirect would carry the key and the prompt to a place that nobody configured.
@@ -179,8 +181,15 @@ fn request_uri(call: &Call<'_>) -> Result<Uri, Fault> {
     };
     let joined = url::join(&call.provider.base_url, call.path, auth.filter(|(_, secret)| !secret.is_empty()));
     let uri: Option<Uri> = joined.parse().ok();
-    uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some())
+    uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && has_sound_port(uri))
         .ok_or_else(|| unsendable("its base URL and path are no http:// or https:// URL"))
+}
+
+/// Whether there is a host, and behind it no port or one that is a port; `Uri` lets others pass as none.
+fn has_sound_port(uri: &Uri) -> bool {
+    let Some(authority) = uri.authority() else { return false };
+    let host = authority.host();
+    !host.is_empty() && (authority.port_u16().is_some() || authority.as_str().ends_with(host))
 }
 
 fn request_headers(call: &Call<'_>, uri: &Uri, current: &Current) -> Result<HeaderMap, Fault> {

@@ -26,7 +26,7 @@ const ADDRESSES_MAX: usize = 16;
 /// The system's resolver is known to need more than the smallest stack.
 const STACK_BYTES: usize = 512 * 1024;
 
-type Lookup = dyn Fn(&str) -> std::io::Result<Vec<IpAddr>> + Send + Sync;
+pub(super) type Lookup = dyn Fn(&str) -> std::io::Result<Vec<IpAddr>> + Send + Sync;
 
 pub(super) struct Resolver {
     lookup: Arc<Lookup>,
@@ -74,7 +74,8 @@ impl Resolver {
         }))
     }
 
-    fn with(lookup: Arc<Lookup>) -> Resolver {
+    /// A resolver that asks `lookup`, which may block.
+    pub fn with(lookup: Arc<Lookup>) -> Resolver {
         Resolver { lookup, shared: Arc::default() }
     }
 

@@ -207,3 +207,15 @@ impl<'a> Asked<'a> {
 fn ask(client: &Client, provider: &Provider) -> Result<String, Fault> {
     Asked::new(client, provider).text()
 }
+
+/// What is true of every fault: its message gives away neither the key nor where the upstream is.
+fn fault_of<T>(outcome: Result<T, Fault>) -> Fault {
+    let fault = match outcome {
+        Ok(_) => panic!("a fault was expected"),
+        Err(fault) => fault,
+    };
+    for secret in [SECRET, "127.0.0.1", "localhost", "up.test"] {
+        assert!(!fault.message.contains(secret), "{fault:?}");
+    }
+    fault
+}
