@@ -1,8 +1,12 @@
 //! What there is: providers, models, keys, names and settings, loaded from files and variables into one immutable
 //! snapshot that is swapped whole.
+pub mod config;
+pub mod fields;
+pub mod json;
 pub mod provider;
 pub mod settings;
 pub mod slots;
+pub mod table;
 
 use provider::{Model, Provider};
 
