@@ -1,8 +1,10 @@
 //! What there is: providers, models, keys, names and settings, loaded from files and variables into one immutable
 //! snapshot that is swapped whole.
+pub mod address;
 pub mod config;
 pub mod fields;
 pub mod json;
+pub mod pool;
 pub mod provider;
 pub mod settings;
 pub mod slots;
