@@ -56,6 +56,16 @@ impl<'a> Fields<'a> {
         self.findings.borrow_mut().add(level, format!("{}{name}: {message}", self.path));
     }
 
+    /// Tells whose file this is, for the issues from now on.
+    pub fn set_provider(&self, id: &str) {
+        self.findings.borrow_mut().provider = Some(id.to_owned());
+    }
+
+    /// The names of all members, for objects whose names are free.
+    pub fn names(&self) -> impl Iterator<Item = &'a String> {
+        self.map.keys()
+    }
+
     /// The raw value, `null` included.
     pub fn raw(&self, name: &'static str) -> Option<&'a Value> {
         self.asked.borrow_mut().push(name);
@@ -134,7 +144,13 @@ impl<'a> Fields<'a> {
 
     /// One of a set of words.
     pub fn word<T: Copy>(&self, name: &'static str, words: &[(&'static str, T)]) -> Option<T> {
-        let value = self.value(name)?;
+        self.asked.borrow_mut().push(name);
+        self.word_at(name, words)
+    }
+
+    /// [`Fields::word`] under a free name.
+    pub fn word_at<T: Copy>(&self, name: &str, words: &[(&'static str, T)]) -> Option<T> {
+        let value = self.map.get(name).filter(|value| !value.is_null())?;
         let found = value.as_str().and_then(|text| words.iter().find(|(word, _)| *word == text));
         if found.is_none() {
             let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();

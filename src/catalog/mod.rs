@@ -2,12 +2,15 @@
 //! snapshot that is swapped whole.
 pub mod address;
 pub mod config;
+pub mod discovery;
 pub mod fields;
 pub mod json;
 pub mod pool;
 pub mod provider;
 pub mod settings;
 pub mod slots;
+pub mod spec;
+pub mod spec_model;
 pub mod table;
 
 use provider::{Model, Provider};
