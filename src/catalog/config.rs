@@ -151,6 +151,12 @@ impl Reader<'_> {
                 next.insert(name.to_lowercase(), vec![target.as_str().unwrap_or_default().to_owned()]);
             }
         }
+        if let Some(active) = self.values.get("activeProfile").and_then(Value::as_str) {
+            let profiles = self.values.get("profiles").and_then(Value::as_object);
+            if !profiles.into_iter().flatten().any(|(name, _)| name.eq_ignore_ascii_case(active)) {
+                self.error(&format!("activeProfile: `{active}` is no profile; add it under profiles"));
+            }
+        }
         for start in next.keys() {
             if let Some(cycle) = cycle_from(start, &next) {
                 // Every name of the cycle finds it; the smallest one tells it.
@@ -329,8 +335,7 @@ fn cycle_from(start: &str, next: &BTreeMap<String, Vec<String>>) -> Option<Vec<S
     let mut path: Vec<(String, usize)> = vec![(start.to_owned(), 0)];
     let mut done: Vec<String> = Vec::new();
     while let Some((name, branch)) = path.last_mut() {
-        let target =
-            next.get(name.as_str()).and_then(|targets| targets.get(*branch)).map(|t| t.trim().to_lowercase());
+        let target = next.get(name.as_str()).and_then(|targets| targets.get(*branch)).map(|t| name_in(t));
         *branch += 1;
         match target {
             None => done.extend(path.pop().map(|(name, _)| name)),
@@ -340,6 +345,12 @@ fn cycle_from(start: &str, next: &BTreeMap<String, Vec<String>>) -> Option<Vec<S
         }
     }
     None
+}
+
+/// The alias or profile that a model string may name.
+fn name_in(target: &str) -> String {
+    let lower = target.trim().to_lowercase();
+    lower.strip_prefix("auto:").map(|name| name.trim().to_owned()).unwrap_or(lower)
 }
 
 /// The value that a variable's text stands for.
@@ -713,6 +724,8 @@ mod tests {
             r#"{"aliases": {"a": "p"}, "profiles": {"p": ["groq/m", "a"]}}"#,
             Some("a leads back to itself"),
         );
+        check(r#"{"profiles": {"P": ["auto:p"]}}"#, Some("p leads back to itself"));
+        check(r#"{"activeProfile": "x"}"#, Some("activeProfile: `x` is no profile"));
         check(r#"{"aliases": {"a": "b", "b": "c", "c": "groq/m", "d": "b"}}"#, None);
         check(r#"{"aliases": {"constructor": "auto"}}"#, None);
     }
