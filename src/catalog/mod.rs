@@ -11,6 +11,7 @@ pub mod fields;
 #[cfg(test)]
 pub mod fixture;
 pub mod json;
+pub mod listing;
 pub mod load;
 pub mod names;
 pub mod pool;

@@ -478,16 +478,12 @@ fn strategy_of(suffix: &str) -> Option<Strategy> {
     }
 }
 
-/// 1 for the same text, 0.9 when one holds the other, else the share that need not be edited.
+/// 1 for the same text, else the share that need not be edited, and at least 0.9 when one text holds the other.
 fn likeness(given: &str, id: &str) -> f64 {
-    if given == id {
-        return 1.0;
-    }
-    if !given.is_empty() && (id.contains(given) || given.contains(id)) {
-        return 0.9;
-    }
     let longest = given.chars().count().max(id.chars().count()).max(1);
-    1.0 - edit_distance(given, id) as f64 / longest as f64
+    let kept = 1.0 - edit_distance(given, id) as f64 / longest as f64;
+    let holds = !given.is_empty() && (id.contains(given) || given.contains(id));
+    if holds { kept.max(0.9) } else { kept }
 }
 
 /// How often each kind of byte stands in a text.
