@@ -774,10 +774,10 @@ mod tests {
         let (found, _) = ask(&["lllama-3.3-70b-versatile"], Kind::Chat);
         assert_eq!(found.route, "unmatched:lllama-3.3-70b-versatile");
         assert_eq!(found.suggestions[0], "groq/llama-3.3-70b-versatile");
-        let (found, _) = ask(&["mistral/mistal-small"], Kind::Chat);
+        let (found, _) = ask(&["mistral/mistal-small-latest"], Kind::Chat);
         assert_eq!(
             (found.route.as_str(), found.suggestions[0].as_str()),
-            ("pin:mistral/mistal-small", "mistral/mistral-small-latest")
+            ("pin:mistral/mistal-small-latest", "mistral/mistral-small-latest")
         );
         let (found, _) = ask(&[&"x".repeat(100_000)], Kind::Chat);
         assert!(found.route.len() < 300 && found.suggestions.len() <= SUGGESTIONS_MAX);
