@@ -1,1 +1,26 @@
-//! End-to-end tests.
+//! The end-to-end tests, in one binary. A new test goes where its subject is; a fault that was met in the wild is named
+//! after its case or fault id.
+
+/// The parts that tests are made of.
+mod harness;
+
+/// The built program, from socket to socket.
+mod e2e {
+    /// Whole answers, and what reaches the upstream of a request.
+    mod chat;
+    /// Vectors.
+    mod embeddings;
+    /// What clients are told when nothing else can be done.
+    mod errors;
+    /// From one candidate to the next, and who is blamed.
+    mod failover;
+    /// The keys of clients, and the key pools of providers.
+    mod keys;
+    /// The model list, and what model strings mean.
+    mod models;
+    /// Event streams.
+    mod stream;
+}
+
+/// The mock upstream and the harness, tried against each other.
+mod mock_upstream_itself;

@@ -1,0 +1,193 @@
+//! Whole answers, and what reaches the upstream of a request.
+use std::time::Instant;
+
+use crate::harness::*;
+
+#[test]
+fn an_answer_says_who_gave_it() {
+    let (_alpha, gateway) = gateway_over([Step::say("hello")]);
+    let answer = gateway.chat("auto").ok().served_by("alpha").after_attempts(1);
+    assert_eq!(answer.content(), "hello");
+    assert_eq!(answer.header("x-freeway-model"), Some("m"));
+    assert_eq!(answer.header("x-freeway-route"), Some("auto"));
+    assert!(answer.number("x-freeway-ms") >= 0.0);
+    assert!(answer.header("x-request-id").is_some_and(|id| !id.is_empty()));
+    assert!(answer.header("cache-control").is_some_and(|value| value.contains("no-store")));
+}
+
+#[test]
+fn a_request_id_of_the_client_is_kept() {
+    let (_alpha, gateway) = gateway_over([]);
+    let ask = |id: &str| gateway.send(&Request::chat(&hello("m")).header("x-request-id", id)).ok();
+    assert_eq!(ask("abc-123").header("x-request-id"), Some("abc-123"));
+    let odd = ask("two words <script>");
+    assert_ne!(odd.header("x-request-id"), Some("two words <script>"));
+}
+
+#[test]
+fn w2_a_keyless_provider_serves() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([provider(&alpha).keyless()]);
+    gateway.chat("auto").ok().served_by("alpha");
+    assert_eq!(chats(&alpha)[0].header("authorization"), None);
+}
+
+#[test]
+fn the_upstream_gets_its_own_model_id_and_its_own_key() {
+    let alpha = mock("alpha");
+    let gateway =
+        Gateway::builder().provider(provider(&alpha).keys(["alpha-secret"])).client_key("fw-mine").start();
+    gateway.chat("auto").ok();
+    let call = &chats(&alpha)[0];
+    assert_eq!((call.path(), call.json()["model"].as_str()), ("/v1/chat/completions", Some("m")));
+    assert_eq!(call.header("authorization"), Some("Bearer alpha-secret"));
+    assert!(
+        call.request.headers.iter().all(|(_, value)| !value.contains("fw-mine")),
+        "the client's key stays here"
+    );
+}
+
+#[test]
+fn b13_numbers_reach_the_upstream_digit_by_digit() {
+    let (alpha, gateway) = gateway_over([]);
+    let body = r#"{"messages":[{"content":"h\u0069","role":"user"}],"seed":9007199254740993,"top_p":0.10,"model":"m","zz":[1e2]}"#;
+    gateway.send(&Request::new("POST", "/v1/chat/completions").body(body)).ok();
+    let sent = lossy(&chats(&alpha)[0].request.body);
+    for part in [
+        r#""seed":9007199254740993"#,
+        r#""top_p":0.10"#,
+        r#""zz":[1e2]"#,
+        r#"{"content":"h\u0069","role":"user"}"#,
+    ] {
+        assert!(sent.contains(part), "{part} is not in {sent}");
+    }
+}
+
+#[test]
+fn b13_numbers_reach_the_client_digit_by_digit() {
+    let body = r#"{"id":"c","object":"chat.completion","created":1,"model":"m","big":9007199254740993,"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
+    let (_alpha, gateway) = gateway_over([Step { body: Some(body.into()), ..Step::ok() }]);
+    assert!(gateway.chat("m").ok().text().contains("9007199254740993"));
+}
+
+#[test]
+fn our_own_extensions_stay_here() {
+    let (alpha, gateway) = gateway_over([]);
+    gateway.chat_with("m", json!({"session": "s1", "models": ["m"], "user": "u"})).ok();
+    let sent = chats(&alpha)[0].json().clone();
+    assert!(sent.get("session").is_none() && sent.get("models").is_none(), "{sent}");
+    assert_eq!(sent["user"], "u");
+}
+
+#[test]
+fn sse_15_an_answer_that_streams_unasked_becomes_one_whole() {
+    let (alpha, gateway) = gateway_over([Step::events([delta("he"), delta("llo"), finish("stop")])]);
+    let answer = gateway.chat("m").ok();
+    assert_eq!((answer.content().as_str(), answer.finish_reason().as_deref()), ("hello", Some("stop")));
+    assert_eq!(answer.at("/object"), "chat.completion");
+    assert_eq!(chats(&alpha)[0].json()["stream"], json!(false), "what is wanted is said outright");
+}
+
+#[test]
+fn a_tool_round_trip() {
+    let (alpha, gateway) = gateway_over([]);
+    let call = gateway.chat_with("m", json!({"tools": [weather_tool()]})).ok();
+    assert_eq!(call.finish_reason().as_deref(), Some("tool_calls"));
+    assert_eq!(call.at("/choices/0/message/tool_calls/0/function/name"), "weather");
+    let id = call.at("/choices/0/message/tool_calls/0/id");
+    let messages = json!([{"role": "user", "content": "?"}, call.at("/choices/0/message"),
+        {"role": "tool", "tool_call_id": id, "content": "sunny"}]);
+    let answer = gateway.chat_with("m", json!({"tools": [weather_tool()], "messages": messages})).ok();
+    assert!(answer.content().ends_with("sunny"));
+    assert_eq!(chats(&alpha)[1].json()["messages"][2]["tool_call_id"], id);
+}
+
+#[test]
+fn several_choices_come_through() {
+    let (_alpha, gateway) = gateway_over([]);
+    let answer = gateway.chat_with("m", json!({"n": 3})).ok();
+    assert_eq!(answer.at("/choices").as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn err_03_a_good_answer_under_201_is_served() {
+    let (_alpha, gateway) = gateway_over([Step { status: 201, ..Step::say("made") }]);
+    assert_eq!(gateway.chat("m").ok().content(), "made");
+}
+
+#[test]
+fn fo_07_an_answer_cut_by_its_length_is_an_answer() {
+    let cut = Step { content: Some(String::new()), finish: Some("length".into()), ..Step::ok() };
+    let (alpha, beta, gateway) = two_with_first([cut]);
+    let answer = gateway.chat_with("m", json!({"max_tokens": 1})).ok().served_by("alpha");
+    assert_eq!(answer.finish_reason().as_deref(), Some("length"));
+    assert_eq!((chats(&alpha).len(), chats(&beta).len()), (1, 0));
+}
+
+#[test]
+fn http_03_gzip_that_nobody_asked_for_is_unpacked() {
+    let (_alpha, gateway) = gateway_over([Step::say("hello").gzip(Gzip::Whole)]);
+    let answer = gateway.chat("m").ok();
+    assert_eq!((answer.content().as_str(), answer.header("content-encoding")), ("hello", None));
+}
+
+#[test]
+fn one_connection_serves_many_requests() {
+    let (alpha, gateway) = gateway_over([]);
+    let mut wire = gateway.wire();
+    for _ in 0..5 {
+        wire.ask(&Request::chat(&hello("m"))).ok();
+    }
+    let connections: Vec<u64> = chats(&alpha).iter().map(|call| call.connection).collect();
+    assert!(
+        connections.windows(2).all(|pair| pair[0] == pair[1]),
+        "upstream connections are kept too: {connections:?}"
+    );
+}
+
+#[test]
+fn many_clients_at_once_are_all_served() {
+    let (alpha, gateway) = gateway_over([Step::ok().delay_ms(20)]);
+    let answers = at_once(32, |_| gateway.chat("m"));
+    assert!(answers.into_iter().all(|answer| answer.ok().header("x-freeway-attempts") == Some("1")));
+    assert_eq!(chats(&alpha).len(), 32);
+}
+
+#[test]
+fn http_12_a_client_that_leaves_takes_the_upstream_call_with_it() {
+    let (alpha, gateway) = gateway_over([Step::hang(), Step::ok()]);
+    let mut wire = gateway.wire();
+    wire.send(Request::chat(&hello("m")).bytes());
+    eventually("the upstream has the call", || chats(&alpha).len() == 1);
+    drop(wire);
+    expect_cut(&alpha, Instant::now());
+    gateway.chat("m").ok().served_by("alpha").after_attempts(1);
+}
+
+#[test]
+fn half_a_connection_counts_as_leaving() {
+    let (alpha, gateway) = gateway_over([Step::hang()]);
+    let mut wire = gateway.wire();
+    wire.send(Request::chat(&hello("m")).bytes());
+    eventually("the upstream has the call", || chats(&alpha).len() == 1);
+    wire.half_close();
+    expect_cut(&alpha, Instant::now());
+}
+
+#[test]
+fn http_06_base_urls_and_paths_are_joined_by_one_rule() {
+    let alpha = mock("alpha");
+    let root = format!("http://{}", alpha.addr());
+    let base_to_path = [
+        ("/api/v1", "/api/v1/chat/completions"),
+        ("/api/v1/", "/api/v1/chat/completions"),
+        ("", "/chat/completions"),
+        ("/v1beta/openai/", "/v1beta/openai/chat/completions"),
+        ("/av1", "/av1/chat/completions"),
+    ];
+    for (base, path) in base_to_path {
+        alpha.reset();
+        Gateway::over([Provider::at("alpha", &format!("{root}{base}"))]).chat("m").ok();
+        assert_eq!(chats(&alpha)[0].path(), path, "for {base:?}");
+    }
+}

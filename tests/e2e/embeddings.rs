@@ -1,0 +1,86 @@
+//! Vectors: counted, failed over only where the same model serves, never half.
+use crate::harness::*;
+
+/// Two providers, alpha before beta, with an embedding model each.
+fn two(first: Step, models: [&str; 2]) -> (MockUpstream, MockUpstream, Gateway) {
+    let (alpha, beta) = (mock_that("alpha", [first]), mock("beta"));
+    let gateway = Gateway::over([
+        provider(&alpha).priority(1).embed_model(models[0]),
+        provider(&beta).priority(2).embed_model(models[1]),
+    ]);
+    (alpha, beta, gateway)
+}
+
+#[test]
+fn vectors_come_back_in_order() {
+    let (alpha, _beta, gateway) = two(Step::ok(), ["e", "e"]);
+    let answer = gateway.embed("e", json!(["one", "two"])).ok().served_by("alpha").after_attempts(1);
+    assert_eq!((answer.at("/object"), answer.at("/data/1/index")), (json!("list"), json!(1)));
+    assert_eq!(answer.at("/data/0/embedding").as_array().map(Vec::len), Some(8));
+    assert_ne!(answer.at("/data/0/embedding"), answer.at("/data/1/embedding"));
+    assert_eq!(alpha.calls_to("/embeddings")[0].json()["input"], json!(["one", "two"]));
+}
+
+#[test]
+fn options_reach_the_upstream() {
+    let (alpha, _beta, gateway) = two(Step::ok(), ["e", "e"]);
+    let body = json!({"model": "e", "input": "one", "dimensions": 4, "encoding_format": "base64"});
+    let answer = gateway.post("/v1/embeddings", &body).ok();
+    assert!(answer.at("/data/0/embedding").is_string());
+    assert_eq!(alpha.calls_to("/embeddings")[0].json()["dimensions"], json!(4));
+}
+
+#[test]
+fn no_input_is_the_clients_fault() {
+    let (alpha, _beta, gateway) = two(Step::ok(), ["e", "e"]);
+    gateway.post("/v1/embeddings", &json!({"model": "e"})).error(400, "missing_input").about("input");
+    gateway.embed("e", Value::Null).error(400, "missing_input");
+    assert!(alpha.calls().is_empty());
+}
+
+#[test]
+fn emb_05_failover_keeps_the_operation_and_the_batch() {
+    let (alpha, beta, gateway) = two(Step::status(503), ["e", "e"]);
+    gateway.embed("e", json!(["one", "two"])).ok().served_by("beta").after_attempts(2);
+    assert_eq!(alpha.calls_to("/embeddings").len(), 1);
+    assert_eq!(beta.calls_to("/embeddings")[0].json()["input"], json!(["one", "two"]));
+}
+
+#[test]
+fn emb_04_an_error_under_200_is_an_error() {
+    let limit = json!({"error": {"message": "HTTP 429: slow down, retry after 3 seconds", "code": 429}});
+    let (_alpha, _beta, gateway) = two(Step::json(200, &limit), ["e", "e"]);
+    gateway.embed("e", json!("one")).ok().served_by("beta");
+}
+
+#[test]
+fn emb_04_half_a_batch_is_no_answer() {
+    let half = json!({"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [1.0]}], "model": "e"});
+    let (_alpha, _beta, gateway) = two(Step::json(200, &half), ["e", "e"]);
+    gateway.embed("e", json!(["one", "two"])).ok().served_by("beta");
+}
+
+#[test]
+fn b18_another_models_vectors_are_never_mixed_in() {
+    let (_alpha, beta, gateway) = two(Step::status(503), ["e-first", "e-second"]);
+    assert!(gateway.embed("auto", json!("one")).status() >= 500);
+    assert!(beta.calls().is_empty(), "other weights make other vectors");
+}
+
+#[test]
+fn emb_03_token_ids_go_only_where_they_are_taken() {
+    let (alpha, _beta, gateway) = two(Step::ok(), ["e", "e"]);
+    let answer = gateway.embed("e", json!([101, 2023]));
+    match answer.status() {
+        200 => assert_eq!(alpha.calls_to("/embeddings")[0].json()["input"], json!([101, 2023])),
+        status => assert_eq!((status, alpha.calls().len()), (400, 0), "{answer}"),
+    }
+}
+
+#[test]
+fn an_embedding_limit_is_counted() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([provider(&alpha).embed_model("e").limits(json!({"rpm": 1}))]);
+    gateway.embed("e", json!("one")).ok();
+    gateway.embed("e", json!("two")).error(429, "all_providers_blocked");
+}

@@ -1,0 +1,266 @@
+//! What clients are told when nothing else can be done: the status says whether to come back, the body says why.
+use crate::harness::*;
+
+#[test]
+fn b11_a_limit_everywhere_is_429_with_a_time() {
+    let (alpha, gateway) = gateway_over([Step::status(429).header("retry-after", 40)]);
+    let tried = gateway.chat("m").error(429, "all_attempts_failed").after_attempts(1);
+    assert!((1.0..=40.0).contains(&tried.number("retry-after")), "{tried}");
+    let blocked = gateway.chat("m").error(429, "all_providers_blocked").after_attempts(0);
+    assert!((1.0..=40.0).contains(&blocked.number("retry-after")), "{blocked}");
+    assert_eq!(blocked.at("/freeway/nextEligible/provider"), "alpha");
+    assert!(blocked.at("/freeway/blocked/0/reason").is_string());
+    assert_eq!(chats(&alpha).len(), 1);
+}
+
+#[test]
+fn quo_09_waiting_times_are_whole_seconds_rounded_up() {
+    let (_alpha, gateway) = gateway_over([Step::status(429).header("retry-after", "41.2")]);
+    let wait = gateway.chat("m").error(429, "all_attempts_failed").header("retry-after").map(str::to_owned);
+    assert!(matches!(wait.as_deref(), Some("42" | "41")), "{wait:?}");
+}
+
+#[test]
+fn b11_a_timeout_is_504() {
+    let alpha = mock_that("alpha", [Step::hang()]);
+    let gateway = Gateway::over([provider(&alpha).set("timeouts", json!({"firstByteMs": 300}))]);
+    gateway.chat("m").error(504, "all_attempts_failed");
+}
+
+#[test]
+fn b11_a_broken_upstream_is_502() {
+    let (_alpha, gateway) = gateway_over([Step::status(500)]);
+    let answer = gateway.chat("m").error(502, "all_attempts_failed");
+    assert_eq!(answer.at("/freeway/attempts/0/provider"), "alpha");
+    assert_eq!(answer.at("/freeway/attempts/0/status"), json!(500));
+}
+
+#[test]
+fn b11_what_no_model_can_do_is_400() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([provider(&alpha).model_with("m", json!({"caps": ["chat"]}))]);
+    gateway.chat_with("auto", json!({"tools": [weather_tool()]})).error(400, "capability_unavailable");
+    let image = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]);
+    let seen = gateway.chat_with("auto", json!({"messages": [{"role": "user", "content": image}]}));
+    seen.error(400, "capability_unavailable");
+    assert!(chats(&alpha).is_empty());
+}
+
+#[test]
+fn b11_what_is_not_configured_is_503_and_names_the_variable() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([provider(&alpha).keys([])]);
+    let answer = gateway.chat("alpha/m").error(503, "no_provider_configured");
+    assert!(answer.text().contains("ALPHA_API_KEY"), "{answer}");
+}
+
+#[test]
+fn b11_what_fits_nowhere_is_413() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([provider(&alpha).model_with("m", json!({"context": 1_000}))]);
+    let long = json!([{"role": "user", "content": "word ".repeat(10_000)}]);
+    let answer = gateway.chat_with("m", json!({"messages": long})).error(413, "context_length_exceeded");
+    assert_eq!(answer.at("/freeway/code"), "context_too_large");
+    assert!(chats(&alpha).is_empty());
+}
+
+#[test]
+fn b11_more_tokens_than_a_minute_holds_is_413_and_not_a_wait() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([provider(&alpha).limits(json!({"tpm": 1_000}))]);
+    let long = json!([{"role": "user", "content": "word ".repeat(10_000)}]);
+    gateway.chat_with("m", json!({"messages": long})).error(413, "context_length_exceeded");
+}
+
+#[test]
+fn err_07_one_refusal_by_all_is_the_clients() {
+    let refusal = json!({"error": {"message": "temperature must be 1 for this model", "type": "invalid_request_error",
+        "param": "messages"}});
+    let (_alpha, gateway) = gateway_over([Step::json(400, &refusal)]);
+    let answer = gateway.chat("m").about("messages");
+    assert_eq!(answer.status(), 400);
+    assert!(answer.at("/error/message").to_string().contains("temperature must be 1"), "{answer}");
+}
+
+#[test]
+fn b12_err_04_errors_in_odd_shapes_become_the_usual_one() {
+    let odd = [
+        json!([{"error": {"code": 400, "message": "odd words", "status": "INVALID_ARGUMENT"}}]),
+        json!({"detail": "odd words"}),
+        json!({"detail": [{"type": "missing", "loc": ["body", "messages"], "msg": "odd words"}]}),
+        json!({"object": "error", "message": "odd words", "type": "invalid_request_error"}),
+        json!({"title": "odd words", "status": 400, "type": "about:blank"}),
+    ];
+    for body in odd {
+        let (_alpha, gateway) = gateway_over([Step::json(400, &body)]);
+        let answer = gateway.chat("m");
+        assert_eq!(answer.status(), 400, "{answer}");
+        assert!(answer.at("/error/message").to_string().contains("odd words"), "for {body}: {answer}");
+        assert!(answer.json()["error"].get("param").is_some(), "{answer}");
+    }
+}
+
+#[test]
+fn err_05_account_ids_are_masked() {
+    let body = json!({"result": null, "success": false, "messages": [], "errors": [{"code": 7003,
+        "message": "no route for /client/v4/accounts/0123456789abcdef0123456789abcdef/ai/v1/chat/completions"}]});
+    let (_alpha, gateway) = gateway_over([Step::json(404, &body)]);
+    let answer = gateway.chat("m").never_says("0123456789abcdef0123456789abcdef");
+    assert!(answer.status() >= 400 && answer.json()["error"].is_object(), "{answer}");
+}
+
+#[test]
+fn bad_bodies_are_told_what_is_wrong() {
+    let (alpha, gateway) = gateway_over([]);
+    let ask = |body: &str| gateway.send(&Request::new("POST", "/v1/chat/completions").body(body));
+    ask("").error(400, "invalid_body");
+    ask("[]").error(400, "invalid_body");
+    ask("{\"model\":").error(400, "invalid_json");
+    ask("{\"a\":1}{}").error(400, "invalid_json");
+    ask(r#"{"model":"m"}"#).error(400, "missing_messages").about("messages");
+    ask(r#"{"model":"m","messages":[]}"#).error(400, "missing_messages");
+    assert!(alpha.calls().is_empty());
+}
+
+#[test]
+fn a7_odd_messages_and_deep_nesting_are_400() {
+    let (alpha, gateway) = gateway_over([]);
+    for messages in [json!([null]), json!(["x"]), json!([{}]), json!([[]]), json!("x")] {
+        assert_eq!(gateway.chat_with("m", json!({"messages": messages})).status(), 400, "{messages}");
+    }
+    let deep = format!(r#"{{"model":"m","messages":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+    let answer = gateway.send(&Request::new("POST", "/v1/chat/completions").body(deep));
+    assert_eq!(answer.status(), 400);
+    assert!(alpha.calls().is_empty());
+}
+
+#[test]
+fn tool_13_a_forced_tool_call_without_tools_is_400() {
+    let (alpha, gateway) = gateway_over([]);
+    let answer = gateway.chat_with("m", json!({"tool_choice": "required"})).about("tool_choice");
+    assert_eq!((answer.status(), chats(&alpha).len()), (400, 0));
+}
+
+#[test]
+fn tool_15_a_tool_result_without_a_call_is_400() {
+    let (alpha, gateway) = gateway_over([]);
+    let messages =
+        json!([{"role": "user", "content": "u"}, {"role": "tool", "tool_call_id": "nope", "content": "x"}]);
+    let answer = gateway.chat_with("m", json!({"messages": messages}));
+    assert_eq!((answer.status(), chats(&alpha).len()), (400, 0));
+    assert!(answer.at("/error/param").to_string().contains("messages[1]"), "{answer}");
+}
+
+#[test]
+fn req_13_an_output_limit_that_is_no_number_is_400() {
+    let (alpha, gateway) = gateway_over([]);
+    for odd in [json!(6000.5), json!("256"), json!(-1)] {
+        let answer = gateway.chat_with("m", json!({"max_tokens": odd})).about("max_tokens");
+        assert_eq!(answer.status(), 400, "{odd}");
+    }
+    assert!(chats(&alpha).is_empty());
+}
+
+#[test]
+fn http_05_slips_in_the_address() {
+    let (_alpha, gateway) = gateway_over([]);
+    for path in [
+        "/v1/chat/completions/",
+        "//v1/chat/completions",
+        "/v1/v1/chat/completions",
+        "/v1/chat/completions?api-version=x",
+    ] {
+        gateway.post(path, &hello("m")).ok();
+    }
+    for path in ["/v1/nope", "/v1/images/generations", "/nope"] {
+        gateway.post(path, &hello("m")).error(404, "not_found");
+    }
+}
+
+#[test]
+fn http_08_a_wrong_method_is_told_the_right_one() {
+    let (_alpha, gateway) = gateway_over([]);
+    let answer = gateway.get("/v1/chat/completions").error(405, "method_not_allowed");
+    assert!(answer.header("allow").is_some_and(|methods| methods.contains("POST")), "{answer}");
+}
+
+#[test]
+fn http_07_a_body_over_the_limit_is_413_and_one_below_is_served() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([provider(&alpha).model_with("m", json!({"context": 100_000_000}))]);
+    let padded =
+        |bytes: usize| Request::chat(&hello_with("m", json!({"metadata": {"pad": "x".repeat(bytes)}})));
+    gateway.send(&padded(6_000_000)).ok();
+    let refused =
+        gateway.send(&Request::new("POST", "/v1/chat/completions").header("content-length", "9000000"));
+    refused.error(413, "payload_too_large");
+}
+
+#[test]
+fn http_02_other_encodings_are_415() {
+    let (_alpha, gateway) = gateway_over([]);
+    let body = hello("m").to_string();
+    let request = |encoding: &str| {
+        Request::new("POST", "/v1/chat/completions").body(&body).header("content-encoding", encoding)
+    };
+    assert_eq!(gateway.send(&request("foo")).status(), 415);
+    assert_eq!(gateway.send(&request("gzip")).status(), 400, "it says gzip and is none");
+    gateway.send(&request("identity")).ok();
+}
+
+#[test]
+fn http_02_gzipped_and_chunked_bodies_are_read() {
+    use std::io::Write;
+    let (_alpha, gateway) = gateway_over([]);
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(hello("m").to_string().as_bytes()).expect("a Vec takes every write");
+    let zipped = encoder.finish().expect("a Vec takes every write");
+    gateway
+        .send(&Request::new("POST", "/v1/chat/completions").body(zipped).header("content-encoding", "gzip"))
+        .ok();
+    let body = hello("m").to_string();
+    let (first, second) = body.split_at(10);
+    let chunked = format!("{:x}\r\n{first}\r\n{:x}\r\n{second}\r\n0\r\n\r\n", first.len(), second.len());
+    gateway
+        .send(
+            &Request::new("POST", "/v1/chat/completions")
+                .body(chunked)
+                .header("transfer-encoding", "chunked"),
+        )
+        .ok();
+}
+
+#[test]
+fn http_04_a_browser_may_ask_first() {
+    let alpha = mock("alpha");
+    let settings = json!({"corsOrigins": ["https://notes.example"]});
+    let gateway =
+        Gateway::builder().provider(provider(&alpha)).client_key("fw-right").settings(settings).start();
+    let preflight = Request::new("OPTIONS", "/v1/chat/completions")
+        .header("origin", "https://notes.example")
+        .header("access-control-request-method", "POST")
+        .header("access-control-request-headers", "authorization,content-type,x-stainless-os");
+    let answer = gateway.send(&preflight);
+    assert_eq!(
+        (answer.status(), answer.header("access-control-allow-origin")),
+        (204, Some("https://notes.example"))
+    );
+    let allowed = answer.header("access-control-allow-headers").unwrap_or_default().to_ascii_lowercase();
+    assert!(allowed.contains("x-stainless-os"), "{allowed}");
+    let refused = gateway.send(&Request::chat(&hello("m")).header("origin", "https://notes.example"));
+    assert_eq!(
+        (refused.status(), refused.header("access-control-allow-origin")),
+        (401, Some("https://notes.example"))
+    );
+}
+
+#[test]
+fn sigterm_waits_for_an_answer_in_flight() {
+    let (alpha, gateway) = gateway_over([Step::ok().delay_ms(1_000)]);
+    let mut wire = gateway.wire();
+    wire.send(Request::chat(&hello("m")).bytes());
+    eventually("the upstream has the call", || chats(&alpha).len() == 1);
+    gateway.signal("TERM");
+    wire.answer().ok();
+    gateway.gone();
+}

@@ -1,0 +1,405 @@
+//! From one candidate to the next, and who is blamed: one test for each row of the blame table, counting upstream
+//! calls.
+use std::time::Instant;
+
+use crate::harness::*;
+
+/// The first provider answers so, the second serves; the first got one call, and so did the second.
+fn fails_over(steps: impl IntoIterator<Item = Step>) -> (MockUpstream, MockUpstream, Gateway) {
+    let (alpha, beta, gateway) = two_with_first(steps);
+    gateway.chat("m").ok().served_by("beta").after_attempts(2);
+    assert_eq!((chats(&alpha).len(), chats(&beta).len()), (1, 1));
+    (alpha, beta, gateway)
+}
+
+/// The same, and afterwards the first provider is left alone for a while.
+fn fails_over_and_benches(steps: impl IntoIterator<Item = Step>) {
+    let (alpha, beta, gateway) = fails_over(steps);
+    gateway.chat("m").ok().served_by("beta").after_attempts(1);
+    assert_eq!((chats(&alpha).len(), chats(&beta).len()), (1, 2));
+}
+
+#[test]
+fn w1_auto_leaves_a_rate_limited_provider() {
+    let (alpha, beta) = (mock_that("alpha", [Step::status(429)]), mock("beta"));
+    let first = provider(&alpha).priority(1).model("m1").model("m2").model("m3");
+    let gateway = Gateway::over([first, provider(&beta).priority(2)]);
+    gateway.chat("auto").ok().served_by("beta");
+    // One key: at most one more model of the same provider may be tried, since some limit by model.
+    assert!(chats(&alpha).len() <= 2, "{} calls to a limited key", chats(&alpha).len());
+}
+
+#[test]
+fn w1_a_trail_tells_what_failed() {
+    let (_alpha, _beta, gateway) = two_with_first([Step::status(429)]);
+    let answer = gateway.chat("m").ok();
+    assert!(answer.header("x-freeway-trail").is_some_and(|trail| trail.starts_with("alpha/m:")), "{answer}");
+}
+
+#[test]
+fn blame_401_benches_the_key() {
+    fails_over_and_benches([Step::status(401)]);
+}
+
+#[test]
+fn blame_402_benches_the_key() {
+    fails_over_and_benches([Step::status(402)]);
+}
+
+#[test]
+fn blame_403_benches_the_key_for_the_model() {
+    fails_over_and_benches([Step::status(403)]);
+}
+
+#[test]
+fn blame_404_benches_the_model() {
+    let missing = json!({"error": {"message": "The model `m` does not exist", "code": "model_not_found"}});
+    fails_over_and_benches([Step::json(404, &missing)]);
+}
+
+#[test]
+fn blame_429_benches_the_key_for_the_model() {
+    fails_over_and_benches([Step::status(429).header("retry-after", 30)]);
+}
+
+#[test]
+fn blame_500_benches_the_provider() {
+    fails_over_and_benches([Step::status(500)]);
+}
+
+#[test]
+fn blame_408_benches_the_provider() {
+    fails_over_and_benches([Step::status(408)]);
+}
+
+#[test]
+fn blame_529_goes_on() {
+    fails_over([Step::status(529)]);
+}
+
+#[test]
+fn a4_a_redirect_is_not_followed() {
+    let elsewhere = mock("elsewhere");
+    fails_over([Step::redirect(307, &format!("{}/chat/completions", elsewhere.url()))]);
+    assert!(elsewhere.calls().is_empty(), "neither body nor key went there");
+}
+
+#[test]
+fn blame_400_is_the_clients_and_benches_nobody() {
+    let refusal = json!({"error": {"message": "messages[0] is odd", "type": "invalid_request_error", "param": "messages"}});
+    let (alpha, beta, gateway) = two_with_first([Step::json(400, &refusal), Step::ok()]);
+    let answer = gateway.chat("m");
+    assert_eq!(
+        (answer.status(), answer.at("/error/message").to_string().contains("messages[0] is odd")),
+        (400, true)
+    );
+    gateway.chat("m").ok().served_by("alpha");
+    assert_eq!((chats(&alpha).len(), chats(&beta).len()), (2, 0));
+}
+
+#[test]
+fn fo_02_streams_fail_over_like_whole_answers() {
+    for step in [Step::status(503), Step::status(529), Step::close(), Step::html(200)] {
+        let (alpha, beta, gateway) = two_with_first([step]);
+        assert_eq!(gateway.stream("m").well_formed_stream().served_by("beta").content(), "[beta] hi");
+        assert_eq!((chats(&alpha).len(), chats(&beta).len()), (1, 1));
+    }
+}
+
+#[test]
+fn fo_01_nothing_is_begun_anew_after_the_first_delta() {
+    let acts = [Act::write(event(&delta("The sum i"))), Act::Pause(50), Act::Reset];
+    let (_alpha, beta, gateway) = two_with_first([Step::writes(acts)]);
+    let answer = gateway.stream("m");
+    answer.broken_stream();
+    assert_eq!((answer.content().as_str(), chats(&beta).len()), ("The sum i", 0));
+}
+
+#[test]
+fn fo_03_a_missing_model_everywhere_is_404() {
+    let missing = json!({"error": {"message": "The model `m` does not exist", "code": "model_not_found"}});
+    let (_alpha, gateway) = gateway_over([Step::json(404, &missing)]);
+    gateway.chat("m").error(404, "model_not_found");
+}
+
+#[test]
+fn fo_04_bad_requests_never_count_against_a_provider() {
+    let refusal = json!({"error": {"message": "image has too many pixels", "type": "invalid_request_error"}});
+    let (alpha, beta, gateway) = two_with_first([Step::json(400, &refusal).times(20), Step::ok()]);
+    for _ in 0..20 {
+        assert_eq!(gateway.chat("m").status(), 400);
+    }
+    gateway.chat("m").ok().served_by("alpha");
+    assert_eq!((chats(&alpha).len(), chats(&beta).len()), (21, 0));
+}
+
+#[test]
+fn fo_05_a_parameter_that_is_refused_is_left_out_once_and_for_all() {
+    let refusal = json!({"error": {"message": "unsupported parameters: store", "param": "store"}});
+    let (alpha, gateway) = gateway_over([Step::json(400, &refusal), Step::ok()]);
+    let ask = || gateway.chat_with("m", json!({"store": false, "temperature": 0.5})).ok();
+    ask();
+    ask();
+    let sent: Vec<bool> = chats(&alpha).iter().map(|call| call.json().get("store").is_some()).collect();
+    assert_eq!(sent, [true, false, false]);
+    assert_eq!(chats(&alpha)[2].json()["temperature"], json!(0.5));
+}
+
+#[test]
+fn fo_06_a_refused_connection_is_failed_over() {
+    let (closed, beta) = (ClosedPort::take().expect("a free port"), mock("beta"));
+    let gateway =
+        Gateway::over([Provider::at("alpha", &closed.url()).priority(1), provider(&beta).priority(2)]);
+    gateway.chat("m").ok().served_by("beta").after_attempts(2);
+}
+
+#[test]
+fn fo_06_a_name_that_does_not_exist_is_failed_over() {
+    let beta = mock("beta");
+    let nowhere = Provider::at("alpha", "http://no-such-host.invalid/v1").priority(1);
+    Gateway::over([nowhere, provider(&beta).priority(2)]).chat("m").ok().served_by("beta");
+}
+
+#[test]
+fn fo_06_an_upstream_that_never_accepts_is_failed_over() {
+    let (silent, beta) = (SilentPort::take().expect("a free port"), mock("beta"));
+    let slow = Provider::at("alpha", &silent.url()).priority(1).set("timeouts", json!({"connectMs": 300}));
+    Gateway::over([slow, provider(&beta).priority(2)]).chat("m").ok().served_by("beta");
+}
+
+#[test]
+fn fo_06_an_upstream_that_never_answers_is_failed_over_and_left() {
+    let (alpha, beta) = (mock_that("alpha", [Step::hang()]), mock("beta"));
+    let slow = provider(&alpha).priority(1).set("timeouts", json!({"firstByteMs": 300}));
+    let gateway = Gateway::over([slow, provider(&beta).priority(2)]);
+    gateway.chat("m").ok().served_by("beta");
+    eventually("the dead call is closed", || chats(&alpha)[0].left_after.is_some());
+}
+
+#[test]
+fn fo_06_what_clients_read_names_no_host_and_no_port() {
+    let closed = ClosedPort::take().expect("a free port");
+    let gateway = Gateway::over([Provider::at("alpha", &closed.url())]);
+    let answer = gateway.chat("m").error(502, "all_attempts_failed");
+    answer.never_says(&closed.addr().port().to_string()).never_says("127.0.0.1");
+}
+
+#[test]
+fn fo_08_an_empty_answer_is_no_answer() {
+    let empty = Step { content: Some(String::new()), ..Step::ok() };
+    fails_over([empty]);
+}
+
+#[test]
+fn fo_08_a_tool_call_without_text_is_an_answer() {
+    let (_alpha, beta, gateway) = two_with_first([Step::call_tool("weather", &json!({"city": "Oslo"}))]);
+    gateway.chat_with("m", json!({"tools": [weather_tool()]})).ok().served_by("alpha");
+    assert!(chats(&beta).is_empty());
+}
+
+#[test]
+fn err_02_no_choices_is_no_answer() {
+    fails_over([Step { choices: Some(0), ..Step::ok() }]);
+}
+
+#[test]
+fn w10_a_page_under_200_is_no_answer() {
+    fails_over([Step::html(200)]);
+}
+
+#[test]
+fn w10_cut_json_is_no_answer() {
+    fails_over([Step::say("hello").cut(40, End::Close)]);
+    fails_over([Step::say("hello").cut(40, End::Reset)]);
+    // Complete for HTTP, but not for JSON.
+    fails_over([Step::say("hello").cut(40, End::Clean)]);
+}
+
+#[test]
+fn w10_an_error_under_200_is_no_answer() {
+    fails_over([Step::json(200, &json!({"error": {"message": "overloaded", "code": 503}}))]);
+    fails_over([Step::json(
+        200,
+        &json!({"result": null, "success": false, "errors": [{"code": 7003, "message": "no route"}]}),
+    )]);
+}
+
+#[test]
+fn w10_a_stalled_body_is_no_answer() {
+    let (alpha, beta) = (mock_that("alpha", [Step::say("hello").cut(40, End::Hold)]), mock("beta"));
+    let slow = provider(&alpha).priority(1).set("timeouts", json!({"totalMs": 300, "idleMs": 300}));
+    let gateway = Gateway::over([slow, provider(&beta).priority(2)]);
+    gateway.chat("m").ok().served_by("beta");
+}
+
+#[test]
+fn w10_alone_a_stalled_body_is_a_504_and_never_an_empty_200() {
+    let alpha = mock_that("alpha", [Step::say("hello").cut(40, End::Hold)]);
+    let gateway = Gateway::over([provider(&alpha).set("timeouts", json!({"totalMs": 300, "idleMs": 300}))]);
+    gateway.chat("m").error(504, "all_attempts_failed");
+}
+
+#[test]
+fn w11_a_stalled_error_body_does_not_hold_up_the_request() {
+    let (alpha, beta) = (mock_that("alpha", [Step::status(503).cut(10, End::Hold)]), mock("beta"));
+    let slow = provider(&alpha).priority(1).set("timeouts", json!({"firstByteMs": 300, "totalMs": 300}));
+    let gateway = Gateway::over([slow, provider(&beta).priority(2)]);
+    gateway.chat("m").ok().served_by("beta");
+}
+
+#[test]
+fn err_06_pages_empty_bodies_and_broken_gzip_are_failed_over() {
+    fails_over([Step::html(503).header("retry-after", 2)]);
+    fails_over([Step { body: Some(Vec::new()), ..Step::status(503) }]);
+    fails_over([Step::status(503).gzip(Gzip::Truncated)]);
+    fails_over([Step { body: Some(vec![b'x'; 10_000_000]), ..Step::status(503) }]);
+    fails_over([Step::say("hello").gzip(Gzip::Truncated)]);
+}
+
+#[test]
+fn err_06_a_page_reaches_the_client_as_json_without_markup() {
+    let (_alpha, gateway) = gateway_over([Step::html(503)]);
+    gateway.chat("m").error(502, "all_attempts_failed").never_says("<html").never_says("<h1");
+}
+
+#[test]
+fn b2_an_error_as_the_first_event_is_failed_over() {
+    let error = json!({"error": {"message": "overloaded", "code": 503}});
+    let (alpha, beta, gateway) = two_with_first([Step { error_frame: Some(error), ..Step::ok() }]);
+    gateway.stream("m").well_formed_stream().served_by("beta");
+    assert_eq!((chats(&alpha).len(), chats(&beta).len()), (1, 1));
+}
+
+#[test]
+fn w6_a_client_that_leaves_a_stream_benches_nobody() {
+    let story = Step::say("a long story").drip_ms(100_000);
+    let (alpha, _beta, gateway) = two_with_first([story, Step::ok()]);
+    let mut live = gateway.open_stream("m");
+    live.event().expect("it has begun");
+    let left_at = Instant::now();
+    live.leave();
+    expect_cut(&alpha, left_at);
+    gateway.stream("m").well_formed_stream().served_by("alpha").after_attempts(1);
+}
+
+#[test]
+fn w6_what_a_client_that_left_used_is_counted() {
+    let alpha = mock_that("alpha", [Step::say("a long story").drip_ms(100_000), Step::ok()]);
+    let gateway = Gateway::over([provider(&alpha).limits(json!({"rpm": 1}))]);
+    let mut live = gateway.open_stream("m");
+    live.event().expect("it has begun");
+    live.leave();
+    eventually("the call is cut", || chats(&alpha)[0].left_after.is_some());
+    gateway.chat("m").error(429, "all_providers_blocked");
+    assert_eq!(chats(&alpha).len(), 1);
+}
+
+#[test]
+fn w9_one_request_left_is_one_call_whoever_asks() {
+    let alpha = mock_that("alpha", [Step::ok().delay_ms(100)]);
+    let gateway = Gateway::over([provider(&alpha).limits(json!({"rpm": 1}))]);
+    let answers = at_once(32, |_| gateway.chat("m"));
+    let served = answers.iter().filter(|answer| answer.status() == 200).count();
+    assert!(answers.iter().all(|answer| [200, 429].contains(&answer.status())));
+    assert_eq!((served, chats(&alpha).len()), (1, 1));
+}
+
+#[test]
+fn w17_a_larger_window_serves_what_the_first_cannot_hold() {
+    let (alpha, beta) = (mock("alpha"), mock("beta"));
+    let small = provider(&alpha).priority(1).model_with("m", json!({"context": 8_000}));
+    let large = provider(&beta).priority(2).model_with("m", json!({"context": 200_000}));
+    let gateway = Gateway::over([small, large]);
+    let long = "word ".repeat(20_000);
+    gateway.chat_with("m", json!({"messages": [{"role": "user", "content": long}]})).ok().served_by("beta");
+    assert!(chats(&alpha).is_empty());
+}
+
+#[test]
+fn w17_an_upstream_that_says_too_long_is_passed_over() {
+    let long = json!({"error": {"message": "This model's maximum context length is 10 tokens", "code": "context_length_exceeded"}});
+    let (alpha, beta) = (mock_that("alpha", [Step::json(400, &long), Step::ok()]), mock("beta"));
+    let small = provider(&alpha).priority(1).model_with("m", json!({"context": 100_000}));
+    let large = provider(&beta).priority(2).model_with("m", json!({"context": 200_000}));
+    let gateway = Gateway::over([small, large]);
+    gateway.chat("m").ok().served_by("beta");
+}
+
+#[test]
+fn quo_11_one_keys_limit_is_not_the_others() {
+    let alpha = mock("alpha");
+    alpha.set_keys([("k1", vec![Step::status(429).header("retry-after", 60)])]);
+    let gateway = Gateway::over([provider(&alpha).keys(["k1", "k2", "k3", "k4"])]);
+    for _ in 0..4 {
+        gateway.chat("m").ok();
+    }
+    let first = chats(&alpha).iter().filter(|call| call.key.as_deref() == Some("k1")).count();
+    assert!(first <= 1, "a benched key was called again");
+}
+
+#[test]
+fn quo_02_odd_waiting_times_are_no_crash_and_no_sleep() {
+    for value in ["Tue, 01 Dec 1970 00:00:30 GMT", "1.5", "0", "999999999", "soon", "-3"] {
+        fails_over([Step::status(429).header("retry-after", value)]);
+    }
+}
+
+#[test]
+fn quo_10_a_plan_limit_is_not_tried_again() {
+    let limit = json!({"error": "you have reached your weekly usage limit (ref: 0000)"});
+    fails_over_and_benches([Step::json(429, &limit)]);
+    fails_over_and_benches([Step::json(402, &json!({"detail": "Check your subscription"}))]);
+}
+
+#[test]
+fn net_01_a_pooled_connection_that_died_is_nobodys_fault() {
+    let alpha =
+        mock_with(MockOptions { name: "alpha".into(), keep_alive_ms: Some(50), ..MockOptions::default() });
+    let gateway = Gateway::over([provider(&alpha)]);
+    gateway.chat("m").ok();
+    eventually("the upstream hangs up", || alpha.open_connections() == 0);
+    gateway.chat("m").ok().after_attempts(1);
+}
+
+#[test]
+fn net_01_a_pooled_connection_that_dies_under_the_request_is_replaced_once() {
+    let (alpha, gateway) = gateway_over([Step::ok(), Step::close(), Step::ok()]);
+    gateway.chat("m").ok();
+    gateway.chat("m").ok().after_attempts(1);
+    assert_eq!(chats(&alpha).len(), 3);
+}
+
+#[test]
+fn net_01_half_a_status_line_is_not_sent_again_to_the_same_host() {
+    let (alpha, beta, gateway) = two_with_first([Step::ok(), Step::half_status_line()]);
+    gateway.chat("m").ok().served_by("alpha");
+    gateway.chat("m").ok().served_by("beta").after_attempts(2);
+    assert_eq!((chats(&alpha).len(), chats(&beta).len()), (2, 1));
+}
+
+#[test]
+fn net_02_local_upstreams_are_reached_without_the_proxy() {
+    let alpha = mock("alpha");
+    let dead = ClosedPort::take().expect("a free port");
+    let proxy = format!("http://{}", dead.addr());
+    let builder =
+        Gateway::builder().provider(provider(&alpha)).env("HTTP_PROXY", &proxy).env("HTTPS_PROXY", &proxy);
+    builder.start().chat("m").ok();
+}
+
+#[test]
+fn net_03_every_address_of_a_name_is_tried() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([Provider::at("alpha", &format!("http://localhost:{}/v1", alpha.port()))]);
+    gateway.chat("m").ok();
+}
+
+#[test]
+fn at_most_three_pairs_are_tried() {
+    let mocks: Vec<MockUpstream> =
+        ["a", "b", "c", "d", "e"].map(|name| mock_that(name, [Step::status(500)])).into();
+    let gateway =
+        mocks.iter().fold(Gateway::builder(), |builder, mock| builder.provider(provider(mock))).start();
+    gateway.chat("m").error(502, "all_attempts_failed").after_attempts(3);
+    assert_eq!(mocks.iter().map(|mock| chats(mock).len()).sum::<usize>(), 3);
+}
