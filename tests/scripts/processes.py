@@ -113,8 +113,11 @@ def provider(root, name, base_url, models, **fields):
 
 
 def call(method, url, body=None, headers=None, timeout_s=30):
-    """One request: status, headers with lower-case names, body as text. A status is never an exception."""
-    data = None if body is None else json.dumps(body).encode()
+    """One request: status, headers with lower-case names, body as text. A status is never an exception.
+
+    `body` is sent as JSON, or as it is when it is bytes.
+    """
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json", **(headers or {})}, method=method)
     try:
         answer = urllib.request.urlopen(request, timeout=timeout_s)
