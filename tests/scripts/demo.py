@@ -84,4 +84,5 @@ def main():
     print(f"\n{GREEN}All as it should be.{PLAIN} Put a key into .env and type `make run`.")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -208,4 +208,5 @@ def main():
     sys.exit(1 if walk.failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
