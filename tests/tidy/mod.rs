@@ -147,10 +147,11 @@ fn files_and_functions_stay_short() {
 
 /// Lines of a file less those of its tests. Comments count: they are read, too.
 fn shipped_lines(source: &Source) -> usize {
-    let whole = text::code_only(&source.text);
-    let of_tests =
-        whole.lines().zip(source.code.lines()).filter(|(all, rest)| all != rest && rest.trim().is_empty());
-    source.text.lines().count() - of_tests.count()
+    let code = text::code_only(&source.text);
+    let of_tests = text::test_items(&code)
+        .into_iter()
+        .map(|item| text::line_of(&code, item.end) - text::line_of(&code, item.start) + 1);
+    source.text.lines().count() - of_tests.sum::<usize>()
 }
 
 #[test]

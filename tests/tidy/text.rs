@@ -1,5 +1,6 @@
 //! Reads Rust source just well enough for the tidy checks: blanks what is not code and finds where functions end.
 //! It is no parser, and must stay small; what it cannot tell apart the checks do not ask for.
+use std::ops::Range;
 
 /// The source with comments, strings and characters turned to spaces. Line breaks stay, so line numbers hold.
 pub fn code_only(source: &str) -> String {
@@ -99,19 +100,24 @@ fn is_character(rest: &[u8]) -> bool {
     }
 }
 
-/// Blanks every item that is compiled for tests only, so that the checks see what ships.
-pub fn without_tests(code: &str) -> String {
-    let mut out = code.as_bytes().to_vec();
-    let mut from = 0;
+/// Where the items stand that are compiled for tests only, their attribute included.
+pub fn test_items(code: &str) -> Vec<Range<usize>> {
+    let (mut items, mut from) = (Vec::new(), 0);
     while let Some(found) = code[from..].find("#[cfg(test)]") {
         let start = from + found;
-        let end = item_end(code, start + "#[cfg(test)]".len());
-        for byte in &mut out[start..end] {
-            if *byte != b'\n' {
-                *byte = b' ';
-            }
+        from = item_end(code, start + "#[cfg(test)]".len());
+        items.push(start..from);
+    }
+    items
+}
+
+/// Blanks the items that are compiled for tests only, so that the checks see what ships.
+pub fn without_tests(code: &str) -> String {
+    let mut out = code.as_bytes().to_vec();
+    for byte in test_items(code).into_iter().flatten() {
+        if out[byte] != b'\n' {
+            out[byte] = b' ';
         }
-        from = end;
     }
     String::from_utf8(out).expect("ASCII stays ASCII")
 }
