@@ -24,8 +24,24 @@ CLIENT_KEY = "fw-client-test"
 CLIENT_LIMIT_S = 300
 
 
+def succeeds(step, cwd=None):
+    return subprocess.run([str(part) for part in step], cwd=cwd).returncode == 0
+
+
+def add_package(name):
+    """Installs a Debian package when this may do so; Debian keeps `venv` and `npm` apart from Python and Node."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return False
+    print(f"installing the package {name}", flush=True)
+    os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+    return succeeds(["apt-get", "update", "-qq"]) and succeeds(["apt-get", "install", "-y", "-qq", name])
+
+
 def install(folder, wanted, steps):
-    """Runs `steps` in an empty folder, unless it already holds what the file `wanted` asks for."""
+    """Runs `steps` in an empty folder, unless it already holds what the file `wanted` asks for.
+
+    A step that fails is tried again with the Debian package that it may lack.
+    """
     mark = hashlib.sha256(wanted.read_bytes()).hexdigest()
     stamp = folder / "installed"
     if stamp.exists() and stamp.read_text() == mark:
@@ -34,25 +50,22 @@ def install(folder, wanted, steps):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copy(wanted, folder)
-    for step, hint in steps:
-        if subprocess.run(step, cwd=folder).returncode != 0:
-            sys.exit(f"clients: `{' '.join(map(str, step))}` failed. {hint}")
+    for step, package in steps:
+        there = shutil.which(str(step[0])) or (folder / step[0]).exists()
+        if not (there and succeeds(step, folder)) and not (add_package(package) and succeeds(step, folder)):
+            sys.exit(f"clients: `{' '.join(map(str, step))}` failed; it needs the package {package} and its registry")
     stamp.write_text(mark)
 
 
 def install_all():
     python, node = CACHE / "python", CACHE / "node"
+    pip = ["venv/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]
     install(python, HERE / "requirements.txt", [
-        ([sys.executable, "-m", "venv", "venv"], "On Debian: apt-get install python3-venv"),
-        (["venv/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r",
-          "requirements.txt"], "It needs the Python package registry."),
+        ([sys.executable, "-m", "venv", "--clear", "venv"], "python3-venv"),
+        ([*pip, "requirements.txt"], "python3-venv"),
     ])
-    if not shutil.which("npm"):
-        sys.exit("clients: npm is missing; it comes with Node 20 or newer")
-    install(node, HERE / "package.json", [
-        (["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel", "error"],
-         "It needs the npm registry."),
-    ])
+    npm = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel", "error"]
+    install(node, HERE / "package.json", [(npm, "npm")])
     return {
         "python": [python / "venv" / "bin" / "python", HERE / "openai_python.py"],
         "node": ["node", HERE / "openai_node.mjs"],
