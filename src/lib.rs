@@ -1,4 +1,16 @@
-//! Freeway.
+//! Freeway stacks the free tiers of many LLM providers behind one OpenAI-compatible endpoint.
+//!
+//! # The map
+//!
+//! From the bottom up; a module imports only from its own layer and those below (`tests/tidy` holds this table to
+//! the truth).
+//!
+//! | layer | module | files | what it is |
+//! |---|---|---|---|
+//! | words | `base` | `bounded` `clock` `rng` `text` | time, randomness, text, bounded containers |
+//! | | `wire` | `error` `exchange` | the JSON and SSE shapes that cross the network |
+//! | things | `catalog` | `provider` `settings` `slots` | providers, models, keys, names, settings |
+//! | hands | `upstream` | `cut` | calls to providers |
 pub mod base;
 pub mod wire;
 

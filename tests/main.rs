@@ -24,3 +24,6 @@ mod e2e {
 
 /// The mock upstream and the harness, tried against each other.
 mod mock_upstream_itself;
+
+/// The rules of the house that a compiler does not know.
+mod tidy;

@@ -1,0 +1,344 @@
+//! House rules that a machine can hold: layers, sizes, bans, and the map at the top of `src/lib.rs`.
+//! Each check lists all offenders with file and line, so that one run shows the whole work.
+mod text;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of a file without its tests.
+const FILE_LINES_MAX: usize = 600;
+/// Lines of a function, its signature included.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// The layers from the bottom up; a module imports from its own layer and those below. The map in `src/lib.rs` says
+/// which module is in which.
+const LAYERS: [&str; 6] = ["words", "things", "judgement", "hands", "story", "doors"];
+
+/// A piece of text that shipped code may hold only in its homes.
+struct Ban {
+    text: &'static str,
+    instead: &'static str,
+    /// Files, or folders when they end in a slash, below `src/`.
+    homes: &'static [&'static str],
+}
+
+const BANS: &[Ban] = &[
+    // Socket deadlines are measured where the sockets are; everything else is handed `base::clock::Now`.
+    Ban {
+        text: "Instant::now",
+        instead: "take `now: Now`, or call base::clock",
+        homes: &["base/clock.rs", "http/", "upstream/"],
+    },
+    Ban {
+        text: "SystemTime::now",
+        instead: "take `now: Now`, or call base::clock",
+        homes: &["base/clock.rs"],
+    },
+    Ban {
+        text: "thread::sleep",
+        instead: "wait on a channel or a socket with a deadline",
+        homes: &["http/conn.rs"],
+    },
+    Ban { text: ".unwrap()", instead: "`?`, or `expect` with the reason why it holds", homes: &[] },
+    Ban { text: "println!", instead: "the log", homes: &["cli/", "main.rs"] },
+    Ban { text: "print!", instead: "the log", homes: &["cli/", "main.rs"] },
+    Ban { text: "dbg!", instead: "nothing", homes: &[] },
+    Ban { text: "todo!", instead: "the code", homes: &[] },
+    Ban { text: "unimplemented!", instead: "the code", homes: &[] },
+    Ban { text: "allow(dead_code)", instead: "delete it", homes: &[] },
+];
+
+/// The only file that may hold `unsafe`.
+const UNSAFE_HOME: &str = "http/sock.rs";
+
+/// Marks of unfinished work, put together here so that this file does not hold them.
+const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// One Rust file of the repository.
+struct Source {
+    /// Below the folder that was asked for, with forward slashes.
+    name: String,
+    text: String,
+    /// Without comments, strings and tests.
+    code: String,
+}
+
+impl Source {
+    /// Whether the file as a whole is compiled for tests only.
+    fn is_test(&self) -> bool {
+        self.name.split('/').any(|part| part == "tests" || part == "tests.rs")
+    }
+
+    fn stem(&self) -> &str {
+        self.name.strip_suffix(".rs").unwrap_or(&self.name)
+    }
+}
+
+/// All Rust files below a folder of the repository, by name.
+fn sources(folder: &str) -> Vec<Source> {
+    let root = top().join(folder);
+    let mut open = vec![root.clone()];
+    let mut found = Vec::new();
+    while let Some(path) = open.pop() {
+        for entry in fs::read_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())) {
+            let path = entry.expect("a folder can be listed").path();
+            if path.is_dir() && !path.ends_with("target") {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(read(&root, path));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no Rust file below {folder}");
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+fn read(root: &Path, path: PathBuf) -> Source {
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let name = path.strip_prefix(root).expect("found below the root").to_string_lossy().into_owned();
+    let code = text::without_tests(&text::code_only(&text));
+    Source { name, text, code }
+}
+
+/// What ships: the gateway's files without those that are tests as a whole.
+fn shipped() -> impl Iterator<Item = Source> {
+    sources("src").into_iter().filter(|source| !source.is_test())
+}
+
+/// Fails with all offenders at once.
+fn none(rule: &str, offenders: Vec<String>) {
+    assert!(offenders.is_empty(), "{rule}:\n  {}\n", offenders.join("\n  "));
+}
+
+#[test]
+fn every_file_opens_with_what_it_is_for() {
+    let files = ["src", "mock/src", "tests"].into_iter().flat_map(|folder| {
+        sources(folder).into_iter().map(move |source| (format!("{folder}/{}", source.name), source.text))
+    });
+    none(
+        "a file opens with a `//!` sentence",
+        files.filter(|(_, text)| !text.starts_with("//! ")).map(|(name, _)| name).collect(),
+    );
+}
+
+#[test]
+fn files_and_functions_stay_short() {
+    let mut offenders = Vec::new();
+    for source in ["src", "mock/src"].into_iter().flat_map(sources).filter(|source| !source.is_test()) {
+        let lines = shipped_lines(&source);
+        if lines > FILE_LINES_MAX {
+            offenders.push(format!("{}: {lines} lines", source.name));
+        }
+        for function in text::functions(&source.code).iter().filter(|f| f.lines > FUNCTION_LINES_MAX) {
+            offenders.push(format!(
+                "{}:{}: fn {} has {} lines",
+                source.name, function.line, function.name, function.lines
+            ));
+        }
+    }
+    none(&format!("files to {FILE_LINES_MAX} lines, functions to {FUNCTION_LINES_MAX}"), offenders);
+}
+
+/// Lines of a file less those of its tests. Comments count: they are read, too.
+fn shipped_lines(source: &Source) -> usize {
+    let code = text::code_only(&source.text);
+    let of_tests = text::test_items(&code)
+        .into_iter()
+        .map(|item| text::line_of(&code, item.end) - text::line_of(&code, item.start) + 1);
+    source.text.lines().count() - of_tests.sum::<usize>()
+}
+
+#[test]
+fn banned_calls_stay_in_their_homes() {
+    let mut offenders = Vec::new();
+    for source in shipped() {
+        for ban in BANS.iter().filter(|ban| !at_home(&source.name, ban.homes)) {
+            for (at, _) in source.code.match_indices(ban.text) {
+                // `print!` is also the end of `eprint!`, which is meant; `.unwrap()` and the others stand alone.
+                let line = text::line_of(&source.code, at);
+                offenders.push(format!("{}:{line}: `{}`; use {}", source.name, ban.text, ban.instead));
+            }
+        }
+    }
+    none("banned outside of its home", offenders);
+}
+
+fn at_home(name: &str, homes: &[&str]) -> bool {
+    homes.iter().any(|home| if home.ends_with('/') { name.starts_with(home) } else { name == *home })
+}
+
+#[test]
+fn unsafe_stands_in_one_file() {
+    let mut offenders = Vec::new();
+    for source in sources("src").into_iter().filter(|source| source.name != UNSAFE_HOME) {
+        // Tests are held to it as well, so this looks at all code of the file.
+        let code = text::code_only(&source.text);
+        for (at, _) in text::words(&code).filter(|(_, word)| matches!(*word, "unsafe" | "unsafe_code")) {
+            offenders.push(format!("{}:{}", source.name, text::line_of(&code, at)));
+        }
+    }
+    let manifest = fs::read_to_string(top().join("Cargo.toml")).expect("the manifest is there");
+    assert!(manifest.contains("unsafe_code = \"deny\""), "Cargo.toml must deny unsafe code");
+    none(&format!("`unsafe` is for src/{UNSAFE_HOME} alone"), offenders);
+}
+
+#[test]
+fn nothing_is_left_unfinished_or_switched_off() {
+    let mut offenders = Vec::new();
+    for folder in ["src", "mock/src", "tests"] {
+        for source in sources(folder) {
+            for (number, line) in source.text.lines().enumerate() {
+                let marked = UNFINISHED.iter().any(|mark| text::words(line).any(|(_, word)| word == *mark));
+                if marked || line.trim_start().starts_with("#[ignore") {
+                    offenders.push(format!("{folder}/{}:{}: {}", source.name, number + 1, line.trim()));
+                }
+            }
+        }
+    }
+    none("finished, and no test switched off", offenders);
+}
+
+/// One row of the map in `src/lib.rs`.
+struct Row {
+    layer: String,
+    module: String,
+    /// The files of its folder but `mod.rs`; empty for a module of one file.
+    files: Vec<String>,
+}
+
+/// Reads the map: the table rows of the opening comment, `| layer | module | files | what |`. An empty first cell
+/// repeats the layer above.
+fn map() -> Vec<Row> {
+    let lib = fs::read_to_string(top().join("src/lib.rs")).expect("src/lib.rs is there");
+    let mut rows: Vec<Row> = Vec::new();
+    for line in lib.lines().filter_map(|line| line.strip_prefix("//! |")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [layer, module, files, ..] = cells[..] else { continue };
+        let Some(module) = quoted_names(module).pop() else { continue };
+        let layer = match (layer, rows.last()) {
+            ("", Some(above)) => above.layer.clone(),
+            _ => layer.to_owned(),
+        };
+        rows.push(Row { layer, module, files: quoted_names(files) });
+    }
+    rows
+}
+
+/// What stands between backticks.
+fn quoted_names(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_map_names_every_module_and_no_other() {
+    let mut on_disk: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in shipped().filter(|source| !matches!(source.name.as_str(), "lib.rs" | "main.rs")) {
+        let (module, file) = source.stem().split_once('/').unwrap_or((source.stem(), "mod"));
+        let files = on_disk.entry(module.to_owned()).or_default();
+        if file != "mod" {
+            files.insert(file.strip_suffix("/mod").unwrap_or(file).to_owned());
+        }
+    }
+    let mapped: BTreeMap<String, BTreeSet<String>> =
+        map().into_iter().map(|row| (row.module, row.files.into_iter().collect())).collect();
+    let mut offenders = Vec::new();
+    for module in on_disk.keys().chain(mapped.keys()).collect::<BTreeSet<_>>() {
+        match (on_disk.get(module), mapped.get(module)) {
+            (Some(_), None) => offenders.push(format!("{module}: not on the map")),
+            (None, Some(_)) => offenders.push(format!("{module}: on the map, but not there")),
+            (Some(there), Some(named)) => {
+                offenders
+                    .extend(there.difference(named).map(|file| format!("{module}/{file}: not on the map")));
+                offenders
+                    .extend(named.difference(there).map(|file| format!("{module}/{file}: is not there")));
+            }
+            (None, None) => {}
+        }
+    }
+    none("the map in src/lib.rs", offenders);
+}
+
+#[test]
+fn modules_import_only_downward() {
+    let rank: BTreeMap<String, usize> = map()
+        .into_iter()
+        .map(|row| {
+            let rank = LAYERS.iter().position(|layer| *layer == row.layer);
+            (
+                row.module.clone(),
+                rank.unwrap_or_else(|| panic!("{}: no such layer: {}", row.module, row.layer)),
+            )
+        })
+        .collect();
+    let mut offenders = Vec::new();
+    let mut uses: BTreeSet<(String, String)> = BTreeSet::new();
+    for source in shipped() {
+        let module = source.stem().split('/').next().expect("a name has a first part");
+        let Some(own) = rank.get(module) else { continue };
+        for (at, used) in text::crate_modules(&source.code) {
+            let Some(theirs) = rank.get(&used) else { continue };
+            if theirs > own {
+                let line = text::line_of(&source.code, at);
+                offenders.push(format!("{}:{line}: `{module}` must not know `{used}`", source.name));
+            } else if used != module {
+                uses.insert((module.to_owned(), used));
+            }
+        }
+    }
+    // Modules of one layer may use each other, but not in a circle.
+    let both_ways = uses.iter().filter(|(a, b)| a < b && uses.contains(&(b.clone(), a.clone())));
+    offenders.extend(both_ways.map(|(a, b)| format!("`{a}` and `{b}` use each other")));
+    none("a module imports only downward", offenders);
+}
+
+#[test]
+fn every_file_is_compiled() {
+    let all = sources("src");
+    let code: BTreeMap<&str, String> =
+        all.iter().map(|source| (source.stem(), text::code_only(&source.text))).collect();
+    let mut offenders = Vec::new();
+    for stem in code.keys().filter(|stem| !matches!(**stem, "lib" | "main")) {
+        let own = stem.strip_suffix("/mod").unwrap_or(stem);
+        let (folder, name) = own.rsplit_once('/').unwrap_or(("", own));
+        let parents = if folder.is_empty() {
+            vec!["lib".to_owned(), "main".to_owned()]
+        } else {
+            vec![format!("{folder}/mod"), folder.to_owned()]
+        };
+        let line = format!("mod {name};");
+        if !parents.iter().filter_map(|parent| code.get(parent.as_str())).any(|code| code.contains(&line)) {
+            offenders.push(format!("{stem}.rs: nobody says `{line}`"));
+        }
+    }
+    none("a file that nobody compiles", offenders);
+}
+
+#[test]
+fn the_readme_names_only_commands_that_exist() {
+    let readme = fs::read_to_string(top().join("README.md")).expect("README.md is there");
+    let makefile = fs::read_to_string(top().join("Makefile")).expect("Makefile is there");
+    let targets: BTreeSet<&str> = makefile
+        .lines()
+        .filter(|line| line.contains("## "))
+        .filter_map(|line| line.split_once(':'))
+        .map(|(target, _)| target)
+        .collect();
+    let named: Vec<&str> = readme
+        .split("make ")
+        .skip(1)
+        .zip(readme.match_indices("make "))
+        .filter(|(_, (at, _))| readme[..*at].ends_with(['`', '\n']))
+        .map(|(rest, _)| rest.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default())
+        .collect();
+    assert!(named.contains(&"demo") && named.contains(&"test"), "the README shows how to try and test it");
+    none(
+        "`make` targets of the README that are not in the Makefile",
+        named.into_iter().filter(|name| !targets.contains(name)).map(str::to_owned).collect(),
+    );
+}
