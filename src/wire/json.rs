@@ -19,6 +19,7 @@ pub struct Flaw {
 /// Containers are entered with [`Cursor::open`] and walked with [`Cursor::member`] or [`Cursor::item`]; every value
 /// that is not entered is read with [`Cursor::skip`], which gives its bytes. The text must be valid UTF-8: the cursor
 /// looks at the grammar only.
+#[derive(Clone)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
