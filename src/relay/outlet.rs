@@ -13,8 +13,8 @@ pub trait Sink {
     fn begin(&mut self, route: &RouteInfo) -> io::Result<()>;
     /// Sends complete events or comments, at once.
     fn frames(&mut self, frames: &[u8]) -> io::Result<()>;
-    /// Ends a stream that is complete.
-    fn end(&mut self) -> io::Result<()>;
+    /// Sends the last events of a stream that is complete, and ends it.
+    fn end(&mut self, frames: &[u8]) -> io::Result<()>;
     /// Sends an error: as an answer of its own, or as the last event once a stream has begun.
     fn refuse(&mut self, route: &RouteInfo, error: &ApiError) -> io::Result<()>;
 }
@@ -62,27 +62,23 @@ impl Outlet {
         }
     }
 
-    /// Sends deltas: from now on nobody else may answer.
+    /// Sends events of an answer: from now on nobody else may give one.
     pub fn commit(&mut self, route: &RouteInfo, frames: &[u8]) {
         self.begin(route);
         if self.state == State::Begun {
             self.state = State::Committed;
         }
-        self.frames(frames);
-    }
-
-    /// Sends further events of a committed stream.
-    pub fn frames(&mut self, frames: &[u8]) {
-        if self.state != State::Gone && !frames.is_empty() {
+        if self.state == State::Committed {
             let sent = self.sink.frames(frames);
             self.note(sent);
         }
     }
 
-    /// Ends a complete stream.
-    pub fn end(&mut self) {
+    /// Sends the last events of a complete answer, and ends it.
+    pub fn finish(&mut self, route: &RouteInfo, frames: &[u8]) {
+        self.begin(route);
         if self.state != State::Gone {
-            let sent = self.sink.end();
+            let sent = self.sink.end(frames);
             self.note(sent);
         }
         self.close();

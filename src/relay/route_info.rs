@@ -9,9 +9,7 @@ const TRAIL_MAX: usize = 10;
 /// How a request was understood and who served it, as far as known when the headers leave.
 #[derive(Clone, Debug, Default)]
 pub struct RouteInfo {
-    /// The client's own id when it is sane, else a fresh one.
-    pub request_id: String,
-    /// How the model string was understood, such as `alias:fast`; empty before that is known.
+    /// How the model string was understood, such as `alias:fast`.
     pub resolution: String,
     pub provider: Option<Arc<str>>,
     /// The upstream's id of the model.
@@ -31,12 +29,9 @@ impl RouteInfo {
     pub fn headers(&self) -> Vec<(&'static str, String)> {
         let mut headers = Vec::with_capacity(8);
         let mut put = |name, value: &str| headers.push((name, header_value(value).into_owned()));
-        put("x-request-id", &self.request_id);
-        if !self.resolution.is_empty() {
-            put("x-freeway-route", &self.resolution);
-            put("x-freeway-attempts", &self.attempts.to_string());
-            put("x-freeway-ms", &self.elapsed_ms.to_string());
-        }
+        put("x-freeway-route", &self.resolution);
+        put("x-freeway-attempts", &self.attempts.to_string());
+        put("x-freeway-ms", &self.elapsed_ms.to_string());
         if let Some(provider) = &self.provider {
             put("x-freeway-provider", provider);
         }
@@ -61,7 +56,6 @@ mod tests {
     #[test]
     fn header_values_are_safe_and_bounded() {
         let info = RouteInfo {
-            request_id: "req_1".into(),
             resolution: "fuzzy:模\r\nx: y".into(),
             provider: Some("alpha".into()),
             trail: (0..12).map(|hop| format!("p/m{hop}:rate_limit")).collect(),

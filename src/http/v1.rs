@@ -1,0 +1,191 @@
+//! The OpenAI surface: requests in, turns made of them, answers out.
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Fields, Responder, Stream};
+use super::conn::{Admission, Next};
+use super::path;
+use super::routes::Visit;
+use crate::base::clock;
+use crate::base::text::truncate;
+use crate::catalog::listing::listing;
+use crate::catalog::settings::Strategy;
+use crate::relay::outlet::{Outlet, Sink};
+use crate::relay::route_info::RouteInfo;
+use crate::relay::turn::{self, Controls, Operation, Request};
+use crate::wire::body::Body;
+use crate::wire::chat::ChatFacts;
+use crate::wire::embeddings::EmbedFacts;
+use crate::wire::error::ApiError;
+
+/// `POST /v1/chat/completions`.
+pub fn chat(visit: &Visit<'_>) -> Admission {
+    inference(visit, |body, max_messages| ChatFacts::read(body, max_messages).map(|facts| Operation::Chat(Box::new(facts))))
+}
+
+/// `POST /v1/embeddings`.
+pub fn embeddings(visit: &Visit<'_>) -> Admission {
+    inference(visit, |body, _| EmbedFacts::read(body).map(|facts| Operation::Embeddings(Box::new(facts))))
+}
+
+/// Reads the body, makes a turn of it, and hands that to a worker.
+fn inference(visit: &Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiError>) -> Admission {
+    let controls = match controls(visit) {
+        Ok(controls) => controls,
+        Err(error) => return visit.answer(Answer::error(&error)),
+    };
+    let settings = &visit.gateway.snapshot().settings;
+    let (terms, max_messages) = (visit.terms(settings.server.body_bytes), settings.max_messages);
+    let gateway = Arc::clone(visit.gateway);
+    let (id, client) = (visit.request_id.clone(), visit.caller.name());
+    let then = move |bytes: Vec<u8>| {
+        let arrived = clock::now();
+        let made = Body::parse(bytes).and_then(|body| read(&body, max_messages).map(|operation| (body, operation)));
+        let (body, operation) = match made {
+            Ok(made) => made,
+            Err(error) => return Next::Answer(Answer::error(&error)),
+        };
+        let request = Request { id, client, body, operation, controls, arrived };
+        Next::Work(Box::new(move |responder| {
+            let cut = Arc::clone(responder.cut());
+            turn::run(&gateway, request, Outlet::new(Box::new(Surface::new(responder))), &cut);
+        }))
+    };
+    Admission::Body(terms, Box::new(then))
+}
+
+/// Longest that a request may ask to be held, in seconds.
+const WAIT_S_MAX: f64 = 300.0;
+
+/// The request controls in the headers.
+fn controls(visit: &Visit<'_>) -> Result<Controls, ApiError> {
+    let value = |name| visit.head.header(name).filter(|value| !value.is_empty());
+    let bad = |name: &str, value: &str, expected: &str| {
+        Err(ApiError::bad_field("invalid_header", name, format!("{name}: {} is no {expected}", truncate(value, 64))))
+    };
+    let mut controls = Controls::default();
+    if let Some(name) = value("x-freeway-strategy") {
+        match Strategy::by_name(name) {
+            Some(strategy) => controls.strategy = Some(strategy),
+            None => {
+                let known: Vec<&str> = Strategy::NAMES.iter().map(|(name, _)| *name).collect();
+                return bad("x-freeway-strategy", name, &format!("strategy; known are {}", known.join(", ")));
+            }
+        }
+    }
+    if let Some(count) = value("x-freeway-max-attempts") {
+        match count.parse::<u32>() {
+            Ok(count) if count > 0 => controls.max_attempts = Some(count),
+            _ => return bad("x-freeway-max-attempts", count, "positive whole number"),
+        }
+    }
+    if let Some(seconds) = value("x-freeway-wait") {
+        match seconds.parse::<f64>() {
+            Ok(wait) if (0.0..=WAIT_S_MAX).contains(&wait) => controls.wait_ms = (wait * 1000.0) as u64,
+            _ => return bad("x-freeway-wait", seconds, "number of seconds from 0 to 300"),
+        }
+    }
+    Ok(controls)
+}
+
+/// `GET /v1/models`; `?available=1` leaves out what nobody can serve.
+pub fn models(visit: &Visit<'_>) -> Admission {
+    let snapshot = visit.gateway.snapshot();
+    let available = path::query_value(visit.head.query(), "available").is_some_and(|value| value != "0" && value != "false");
+    let created_s = created_s();
+    let data: Vec<Value> = listing(&snapshot.catalog, &snapshot.names, &snapshot.settings)
+        .iter()
+        .filter(|entry| !available || entry.unavailable_reason.is_none())
+        .map(|entry| entry.to_json(created_s))
+        .collect();
+    visit.answer(Answer::json(200, json!({"object": "list", "data": data}).to_string().into_bytes()))
+}
+
+/// `GET /v1/models/{id}`; ids may hold slashes, raw or escaped.
+pub fn model(visit: &Visit<'_>) -> Admission {
+    let Ok(id) = path::decoded(visit.rest) else {
+        let error = ApiError::bad_field("invalid_path", "model", "the model id in the path holds a broken %-escape");
+        return visit.answer(Answer::error(&error));
+    };
+    let snapshot = visit.gateway.snapshot();
+    let entries = listing(&snapshot.catalog, &snapshot.names, &snapshot.settings);
+    visit.answer(match entries.iter().find(|entry| entry.id == *id) {
+        Some(entry) => Answer::json(200, entry.to_json(created_s()).to_string().into_bytes()),
+        None => {
+            let message = format!("there is no model {:?}; GET /v1/models lists all of them", truncate(&id, 200));
+            Answer::error(&ApiError::new(404, "model_not_found", message).param("model"))
+        }
+    })
+}
+
+/// When the models were "created": the time of the answer, since nothing better is known.
+fn created_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// One client's side of a turn, in OpenAI's shapes.
+struct Surface {
+    /// Taken by the first thing that is sent.
+    responder: Option<Responder>,
+    stream: Option<Stream>,
+}
+
+impl Surface {
+    fn new(responder: Responder) -> Surface {
+        Surface { responder: Some(responder), stream: None }
+    }
+}
+
+/// What an intermediary must do with a stream: nothing.
+const STREAM_HEADERS: [(&str, &str); 2] =
+    [("content-type", "text/event-stream; charset=utf-8"), ("x-accel-buffering", "no")];
+
+impl Sink for Surface {
+    fn whole(&mut self, route: &RouteInfo, body: Vec<u8>) -> io::Result<()> {
+        let mut answer = Answer::json(200, body);
+        answer.headers.extend(route.headers());
+        self.answer(&answer)
+    }
+
+    fn begin(&mut self, route: &RouteInfo) -> io::Result<()> {
+        let responder = self.responder.take().ok_or_else(answered)?;
+        let mut headers: Fields = STREAM_HEADERS.map(|(name, value)| (name, value.to_owned())).to_vec();
+        headers.extend(route.headers());
+        self.stream = Some(responder.stream(200, headers));
+        Ok(())
+    }
+
+    fn frames(&mut self, frames: &[u8]) -> io::Result<()> {
+        self.stream.as_mut().ok_or_else(answered)?.frame(frames)
+    }
+
+    fn end(&mut self, frames: &[u8]) -> io::Result<()> {
+        self.stream.take().ok_or_else(answered)?.end(frames)
+    }
+
+    fn refuse(&mut self, route: &RouteInfo, error: &ApiError) -> io::Result<()> {
+        let Some(stream) = self.stream.take() else {
+            let mut answer = Answer::error(error);
+            answer.headers.extend(route.headers());
+            return self.answer(&answer);
+        };
+        // No `[DONE]` and no finish reason: a client must be able to tell this from a whole answer.
+        let mut event = b"data: ".to_vec();
+        event.extend_from_slice(&error.event());
+        event.extend_from_slice(b"\n\n");
+        stream.end(&event)
+    }
+}
+
+impl Surface {
+    fn answer(&mut self, answer: &Answer) -> io::Result<()> {
+        self.responder.take().ok_or_else(answered)?.whole(answer)
+    }
+}
+
+fn answered() -> io::Error {
+    io::Error::other("this request has its answer already")
+}

@@ -1,0 +1,159 @@
+//! What the gateway tells about itself: health, the page, and the owner's views.
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+use super::conn::Admission;
+use super::path;
+use super::routes::Visit;
+use crate::base::clock;
+use crate::catalog::load::Snapshot;
+use crate::catalog::{Issue, IssueLevel};
+use crate::relay::gateway::Gateway;
+use crate::wire::error::ApiError;
+
+/// The page, embedded so that the binary is all there is.
+const PAGE: &[u8] = include_bytes!("../../www/index.html");
+/// What the page may do: nothing but show itself.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; \
+                           frame-ancestors 'none'";
+/// Turns listed when the query names no number, and at most.
+const LOGS_DEFAULT: usize = 100;
+const LOGS_MAX: usize = 500;
+
+/// `GET /`.
+pub fn page(visit: &Visit<'_>) -> Admission {
+    visit.answer(
+        Answer::of_type(200, "text/html; charset=utf-8", PAGE)
+            .header("content-security-policy", PAGE_POLICY)
+            .header("x-content-type-options", "nosniff")
+            .header("referrer-policy", "no-referrer")
+            .header("cache-control", "no-cache"),
+    )
+}
+
+fn respond(visit: &Visit<'_>, status: u16, body: &Value) -> Admission {
+    visit.answer(Answer::json(status, body.to_string().into_bytes()))
+}
+
+/// `GET /healthz`: that the process lives, and nothing else.
+pub fn health(visit: &Visit<'_>) -> Admission {
+    let body = json!({
+        "ok": true,
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptimeSec": clock::uptime_ms() / 1000,
+    });
+    respond(visit, 200, &body)
+}
+
+/// `GET /readyz`: whether requests can be served. Reasons may be warnings while it is ready.
+pub fn ready(visit: &Visit<'_>) -> Admission {
+    let (ready, reasons) = readiness(visit.gateway);
+    respond(visit, if ready { 200 } else { 503 }, &json!({"ready": ready, "reasons": reasons}))
+}
+
+/// Whether requests can be served, and the codes of what is amiss.
+pub fn readiness(gateway: &Gateway) -> (bool, Vec<&'static str>) {
+    let snapshot = gateway.snapshot();
+    let mut reasons = Vec::new();
+    let usable = usable(&snapshot) > 0;
+    if !usable {
+        reasons.push("no_provider_configured");
+    }
+    let offline = gateway.live.lock().offline(clock::now());
+    if offline {
+        reasons.push("offline");
+    }
+    if let Some(reason) = gateway.store.trouble() {
+        reasons.push(reason);
+    }
+    if snapshot.issues.iter().any(|issue| issue.level == IssueLevel::Error) {
+        reasons.push("configuration_issue");
+    }
+    (usable && !offline, reasons)
+}
+
+/// Providers that are switched on, configured, and have a model.
+fn usable(snapshot: &Snapshot) -> usize {
+    let providers = snapshot.catalog.providers.iter();
+    providers.filter(|provider| provider.enabled && provider.configured() && !provider.models.is_empty()).count()
+}
+
+/// `GET /api/stats`.
+pub fn stats(visit: &Visit<'_>) -> Admission {
+    let snapshot = visit.gateway.snapshot();
+    let counts = &visit.gateway.counts;
+    let providers = &snapshot.catalog.providers;
+    let models = || providers.iter().flat_map(|provider| &provider.models);
+    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let body = json!({
+        "requests": {
+            "requests": count(&counts.requests),
+            "ok": count(&counts.succeeded),
+            "fail": count(&counts.failed),
+            "providers": providers.len(),
+        },
+        "providers": {
+            "total": providers.len(),
+            "enabled": providers.iter().filter(|provider| provider.enabled).count(),
+            "configured": providers.iter().filter(|provider| provider.configured()).count(),
+            "usable": usable(&snapshot),
+        },
+        "models": {"total": models().count(), "enabled": models().filter(|model| model.enabled).count()},
+        "strategy": snapshot.settings.strategy.name(),
+        "uptimeSec": clock::uptime_ms() / 1000,
+    });
+    respond(visit, 200, &body)
+}
+
+/// `GET /api/logs?limit=N`: the last turns, newest first.
+pub fn logs(visit: &Visit<'_>) -> Admission {
+    let limit = path::query_value(visit.head.query(), "limit").and_then(|limit| limit.parse().ok());
+    let newest = visit.gateway.turns.newest(limit.unwrap_or(LOGS_DEFAULT).clamp(1, LOGS_MAX));
+    let logs: Vec<Value> =
+        newest.iter().map(|turn| serde_json::to_value(&**turn).expect("a record is plain data")).collect();
+    respond(visit, 200, &json!({"logs": logs}))
+}
+
+/// `POST /api/reload`.
+pub fn reload(visit: &Visit<'_>) -> Admission {
+    let gateway = Arc::clone(visit.gateway);
+    let (ok, snapshot) = match gateway.reload() {
+        Ok(snapshot) => (true, snapshot),
+        Err(_) => (false, gateway.snapshot()),
+    };
+    let body = json!({
+        "ok": ok,
+        "providers": snapshot.catalog.providers.len(),
+        "usable": usable(&snapshot),
+        "issues": issues(&snapshot.issues),
+    });
+    respond(visit, 200, &body)
+}
+
+pub fn issues(issues: &[Issue]) -> Vec<Value> {
+    let one = |issue: &Issue| {
+        let level = match issue.level {
+            IssueLevel::Error => "error",
+            IssueLevel::Warning => "warning",
+        };
+        json!({"file": issue.file, "providerId": issue.provider, "level": level, "message": issue.message})
+    };
+    issues.iter().map(one).collect()
+}
+
+/// `DELETE /api/benches` and `/api/benches/{id}`: lets everybody, or one, play again at once.
+pub fn lift_benches(visit: &Visit<'_>) -> Admission {
+    let benches = &mut visit.gateway.live.lock().benches;
+    if visit.rest.is_empty() {
+        return respond(visit, 200, &json!({"ok": true, "lifted": benches.lift_all(clock::now())}));
+    }
+    let lifted = visit.rest.parse().is_ok_and(|id| benches.lift(id));
+    if lifted {
+        return respond(visit, 200, &json!({"ok": true, "lifted": 1}));
+    }
+    let message = "there is no bench of this id; GET /api/benches lists all of them";
+    visit.answer(Answer::error(&ApiError::new(404, "not_found", message)))
+}

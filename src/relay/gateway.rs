@@ -1,0 +1,125 @@
+//! Everything that lives as long as the process and that requests share: the snapshot in use, live state, the client
+//! for upstream calls, the store, the log.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::record::TurnLog;
+use crate::catalog::Issue;
+use crate::catalog::discovery::{Discovered, DiscoveredList};
+use crate::catalog::env::{Paths, Variables};
+use crate::catalog::load::{self, Inputs, Snapshot};
+use crate::catalog::pool::Fingerprints;
+use crate::catalog::slots::Slots;
+use crate::route::live::Live;
+use crate::store::Store;
+use crate::upstream::client::Client;
+
+/// The gateway, shared by all threads.
+pub struct Gateway {
+    pub paths: Paths,
+    /// The process's own variables; those of `.env` come with each load.
+    process: Variables,
+    fingerprints: Fingerprints,
+    snapshot: RwLock<Arc<Snapshot>>,
+    /// One mutex, held for microseconds and never across I/O. Where it is taken together with `live`, it comes first.
+    slots: Mutex<Slots>,
+    /// What decisions read and change: counters, benches, latencies. Held for microseconds, never across I/O.
+    pub live: Mutex<Live>,
+    discovered: Mutex<Discovered>,
+    pub client: Client,
+    pub store: Store,
+    pub turns: TurnLog,
+    pub counts: Counts,
+}
+
+/// Requests since the start.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub requests: AtomicU64,
+    pub succeeded: AtomicU64,
+    pub failed: AtomicU64,
+}
+
+impl Counts {
+    pub fn count(&self, served: bool) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let which = if served { &self.succeeded } else { &self.failed };
+        which.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What a [`Gateway`] is made of.
+pub struct Parts {
+    pub paths: Paths,
+    pub process: Variables,
+    pub fingerprints: Fingerprints,
+    pub slots: Slots,
+    pub snapshot: Snapshot,
+    pub live: Live,
+    pub discovered: Discovered,
+    pub client: Client,
+    pub store: Store,
+}
+
+impl Gateway {
+    pub fn new(parts: Parts) -> Gateway {
+        let Parts { paths, process, fingerprints, slots, snapshot, live, discovered, client, store } = parts;
+        Gateway {
+            paths,
+            process,
+            fingerprints,
+            snapshot: RwLock::new(Arc::new(snapshot)),
+            slots: Mutex::new(slots),
+            live: Mutex::new(live),
+            discovered: Mutex::new(discovered),
+            client,
+            store,
+            turns: TurnLog::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The snapshot in use. A request takes it once and keeps it to its end.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.read())
+    }
+
+    /// Reads everything again and swaps the snapshot. What turned bad keeps its last good version.
+    ///
+    /// # Errors
+    /// Never in practice: with a previous snapshot even a bad configuration only becomes an issue.
+    pub fn reload(&self) -> Result<Arc<Snapshot>, Vec<Issue>> {
+        let discovered = self.discovered.lock().clone();
+        let previous = self.snapshot();
+        let inputs = Inputs {
+            paths: &self.paths,
+            process: &self.process,
+            fingerprints: &self.fingerprints,
+            discovered: &discovered,
+            previous: Some(&previous),
+        };
+        let snapshot = Arc::new(load::load(&inputs, &mut self.slots.lock())?);
+        *self.snapshot.write() = Arc::clone(&snapshot);
+        Ok(snapshot)
+    }
+
+    /// Model lists fetched so far.
+    pub fn discovered(&self) -> Discovered {
+        self.discovered.lock().clone()
+    }
+
+    /// Keeps freshly fetched model lists; [`Gateway::reload`] makes them count.
+    pub fn learn_models(&self, lists: BTreeMap<String, DiscoveredList>) -> Discovered {
+        let mut discovered = self.discovered.lock();
+        discovered.lists.extend(lists);
+        discovered.clone()
+    }
+
+    /// Runs `look` with the interner, for stored state that is kept under names.
+    pub fn with_slots<T>(&self, look: impl FnOnce(&mut Slots) -> T) -> T {
+        look(&mut self.slots.lock())
+    }
+}

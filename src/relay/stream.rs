@@ -1,0 +1,226 @@
+//! One upstream stream on its way to the client: decoded, shaped, held back until it is an answer, then passed on as it
+//! comes.
+//!
+//! The gate: frames are held until the first that is part of an answer. Until then any failure can move on to somebody
+//! else without the client noticing; after it none can.
+use std::time::{Duration, Instant};
+
+use super::turn::Turn;
+use crate::context::tokens;
+use crate::upstream::client::{ANSWER_BYTES_MAX, Reply};
+use crate::upstream::watch::Watch;
+use crate::wire::chunk::{ChunkShaper, End, ShapeOptions, Step};
+use crate::wire::exchange::{Fault, FaultKind, Phase};
+use crate::wire::sse::{Decoder, Sniffed, SseItem, sniff};
+use crate::wire::usage::Usage;
+
+/// How long a stream may go on after its last finish, for the usage chunk and `[DONE]` that some never send.
+const GRACE: Duration = Duration::from_millis(1_500);
+/// How long the end of the connection's current answer is waited for, so that the connection can be used again.
+const DRAIN: Duration = Duration::from_millis(100);
+/// Bytes read at a time.
+const PIECE_BYTES: usize = 16 * 1024;
+/// A reservation is topped up whenever so many further tokens came.
+const TOP_UP_TOKENS: u64 = 256;
+/// Bytes looked at before a body counts as no event stream.
+const SNIFF_BYTES_MAX: usize = 4 * 1024;
+
+/// How an upstream's answer to a stream request ended.
+pub enum Streamed {
+    /// The client has all of it.
+    Served,
+    ClientLeft,
+    Fault(Fault),
+    /// The upstream said under 200 that it failed.
+    Failed(Vec<u8>),
+    /// It finished without an answer.
+    Empty,
+    /// The body is no event stream: JSON, or something else entirely.
+    Other(Vec<u8>),
+}
+
+/// What the relaying of one stream needs, and what it leaves behind.
+pub struct Relay<'t> {
+    turn: &'t Turn,
+    watch: &'t Watch,
+    idle: Duration,
+    shaper: ChunkShaper,
+    decoder: Decoder,
+    /// Shaped frames that have not left.
+    held: Vec<u8>,
+    /// What the model says about text and tokens, for estimates.
+    ratio: f64,
+    topped_up_tokens: u64,
+    finished: bool,
+    done: bool,
+}
+
+impl<'t> Relay<'t> {
+    /// `idle` is the longest wait between data events, `ratio` the model's tokens per estimated token.
+    pub fn new(turn: &'t Turn, watch: &'t Watch, idle: Duration, ratio: f64, options: ShapeOptions) -> Relay<'t> {
+        Relay {
+            turn,
+            watch,
+            idle,
+            shaper: ChunkShaper::new(options),
+            decoder: Decoder::new(),
+            held: Vec::new(),
+            ratio,
+            topped_up_tokens: 0,
+            finished: false,
+            done: false,
+        }
+    }
+
+    /// Passes the whole stream on. `top_up` is told of output tokens as they accumulate.
+    pub fn run(&mut self, reply: &mut Reply, top_up: &mut dyn FnMut(u64)) -> Streamed {
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut first = Vec::new();
+        let mut is_events = false;
+        loop {
+            let count = match reply.body.read(&mut piece) {
+                Ok(count) => count,
+                // Nothing more came within the grace, or the upstream slammed the door after its last word.
+                Err(fault) if self.finished && fault.kind != FaultKind::Cut => return self.end(),
+                Err(fault) => return self.fault(fault),
+            };
+            if !is_events {
+                first.extend_from_slice(&piece[..count]);
+                match sniff(&first) {
+                    Sniffed::Events => is_events = true,
+                    Sniffed::Undecided if count > 0 && first.len() < SNIFF_BYTES_MAX => continue,
+                    _ if first.trim_ascii().is_empty() => return Streamed::Other(first),
+                    _ => return self.other(reply, first),
+                }
+                self.decoder.push(&first);
+                first = Vec::new();
+            } else {
+                self.decoder.push(&piece[..count]);
+            }
+            if count == 0 {
+                self.decoder.finish();
+            }
+            if let Some(failed) = self.take_items() {
+                return failed;
+            }
+            self.pass(top_up);
+            if self.turn.client_left() {
+                return Streamed::ClientLeft;
+            }
+            if self.done || count == 0 {
+                let ended = self.end();
+                if count > 0 && matches!(ended, Streamed::Served) {
+                    self.drain(reply, &mut piece);
+                }
+                return ended;
+            }
+        }
+    }
+
+    /// What the upstream said about usage, else our estimate.
+    pub fn usage(&self, prompt_tokens: u64) -> Usage {
+        self.shaper.usage().unwrap_or_else(|| Usage::estimate(prompt_tokens, self.output_tokens()))
+    }
+
+    /// Tokens of output so far, estimated.
+    pub fn output_tokens(&self) -> u64 {
+        tokens::estimate(self.shaper.output(), self.ratio)
+    }
+
+    pub fn finish_reason(&self) -> Option<&str> {
+        self.shaper.finish_reason()
+    }
+
+    /// Shapes every event that has come; an event that ends the attempt is returned.
+    fn take_items(&mut self) -> Option<Streamed> {
+        let mut alive = false;
+        let mut failed = None;
+        while let Some(item) = self.decoder.next() {
+            let step = match item {
+                SseItem::Comment => continue,
+                SseItem::Data(data) => self.shaper.data(data, &mut self.held),
+                SseItem::Error(data) => self.shaper.error(data),
+                SseItem::TooLong => {
+                    let message = "one event of its stream is too long".to_owned();
+                    let kind = FaultKind::TooLarge;
+                    failed = Some(Streamed::Fault(Fault { phase: Phase::Stream, kind, message, request_sent: true }));
+                    break;
+                }
+            };
+            alive = true;
+            match step {
+                Step::Nothing | Step::Delta => {}
+                Step::Finished => self.finished = true,
+                Step::Done => {
+                    self.done = true;
+                    break;
+                }
+                Step::Failed(body) => {
+                    failed = Some(Streamed::Failed(body));
+                    break;
+                }
+            }
+        }
+        if alive {
+            self.watch.set_phase(Phase::Stream);
+            self.watch.set_deadline(Instant::now() + if self.finished { GRACE } else { self.idle });
+        }
+        failed
+    }
+
+    /// Sends what may leave.
+    fn pass(&mut self, top_up: &mut dyn FnMut(u64)) {
+        if self.held.is_empty() || !self.shaper.is_answer() {
+            return;
+        }
+        self.turn.commit(&self.held);
+        self.held.clear();
+        self.turn.set_pulse(self.watch);
+        let tokens = self.output_tokens();
+        if tokens >= self.topped_up_tokens + TOP_UP_TOKENS {
+            self.topped_up_tokens = tokens;
+            top_up(tokens);
+        }
+    }
+
+    fn end(&mut self) -> Streamed {
+        let estimate = Usage::estimate(self.turn.prompt_tokens(), self.output_tokens());
+        match self.shaper.end(estimate, &mut self.held) {
+            End::Complete => {
+                self.turn.finish(&self.held);
+                if self.turn.client_left() { Streamed::ClientLeft } else { Streamed::Served }
+            }
+            End::Empty => Streamed::Empty,
+            End::Truncated => self.fault(Fault {
+                phase: Phase::Stream,
+                kind: FaultKind::Closed,
+                message: "its stream stopped before it was finished".into(),
+                request_sent: true,
+            }),
+        }
+    }
+
+    /// A fault below the answer; whatever is whole and may leave goes first.
+    fn fault(&mut self, fault: Fault) -> Streamed {
+        if self.turn.client_left() { Streamed::ClientLeft } else { Streamed::Fault(fault) }
+    }
+
+    /// Reads a body that is no event stream whole.
+    fn other(&mut self, reply: &mut Reply, mut body: Vec<u8>) -> Streamed {
+        match reply.body.read_all(ANSWER_BYTES_MAX) {
+            Ok(rest) => {
+                body.extend_from_slice(&rest);
+                Streamed::Other(body)
+            }
+            Err(fault) => self.fault(fault),
+        }
+    }
+
+    /// Reads the end of the answer, so that the connection can carry the next one.
+    fn drain(&self, reply: &mut Reply, piece: &mut [u8]) {
+        self.watch.set_pulse(None);
+        self.watch.set_deadline(Instant::now() + DRAIN);
+        // Whatever comes or fails now is of no interest: the connection is closed unless this is its clean end.
+        let _ = reply.body.read(piece);
+    }
+}
