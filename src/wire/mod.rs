@@ -1,5 +1,6 @@
 //! The shapes on the wire: request bodies, chat and embedding messages, event streams, error envelopes. Pure: bytes
 //! in, values out.
+pub mod answer;
 pub mod body;
 pub mod calls;
 pub mod chat;
@@ -15,3 +16,4 @@ pub mod patch;
 pub mod sse;
 pub mod tally;
 pub mod usage;
+pub mod whole_calls;
