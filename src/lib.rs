@@ -4,4 +4,6 @@ pub mod wire;
 
 pub mod catalog;
 
+pub mod context;
+
 pub mod upstream;
