@@ -16,6 +16,16 @@ pub mod wire;
 
 pub mod catalog;
 
+pub mod context;
 pub mod quota;
+pub mod route;
 
+pub mod store;
 pub mod upstream;
+
+pub mod relay;
+
+pub mod cli;
+pub mod http;
+pub mod jobs;
+pub mod serve;

@@ -2,8 +2,8 @@
 //! what matters of them is remembered.
 use std::ops::Range;
 
+use super::answer::text_of_parts;
 use super::calls::{Calls, Passed};
-use super::completion::text_of_parts;
 use super::json::{self, Cursor, Flaw};
 use super::patch::{Patch, Track};
 use super::tally::Tally;
@@ -41,6 +41,8 @@ pub struct Found {
     pub output: bool,
     /// Tool call entries that are all held back.
     pub held: bool,
+    /// A whole `message` instead of a delta.
+    pub whole: bool,
     /// A finish reason that says the upstream failed.
     pub failed: bool,
     pub finished: Vec<Finish>,
@@ -130,6 +132,7 @@ impl Reading<'_> {
                 b"delta" | b"message" if !has_delta && (name == b"delta" || cursor.peek() == Some(b'{')) => {
                     has_delta = true;
                     if name == b"message" {
+                        self.found.whole = true;
                         self.patch.replace(name_at..name_at + name.len() + 2, b"\"delta\"");
                     }
                     self.read_delta(cursor, at)?;

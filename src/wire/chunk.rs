@@ -1,9 +1,9 @@
 //! One upstream chat stream, put into the form that our clients can rely on: every chunk whole and on one line, with
 //! one id; one finish for each choice; usage only for who asked, once; `[DONE]` once. A chunk that is in order already
 //! is copied, never rebuilt; the others get the few changes they need.
+use super::answer::says_error;
 use super::choice::{Choices, Found, Reading};
-use super::completion::says_error;
-use super::head::{Fallback, Head, Present};
+use super::head::{self, Fallback, Head, Present};
 use super::json::{self, Cursor, Flaw};
 use super::patch::{Patch, Track};
 use super::tally::Tally;
@@ -74,7 +74,7 @@ impl ChunkShaper {
             include_usage,
             n: n as usize,
             choices: Choices::new(&id),
-            head: Head::new(Fallback { id, created_s, model }),
+            head: Head::new(head::CHUNK, Fallback { id, created_s, model }),
             usage: UsageTap::default(),
             patch: Patch::default(),
             done: false,
@@ -267,8 +267,8 @@ impl ChunkShaper {
         for finish in &found.finished {
             let mut entries = Vec::new();
             let owes_calls = self.choices.flush_calls(finish.choice, &mut entries);
-            if owes_calls && found.output {
-                // The chunk may open calls itself: its finish has to wait.
+            if found.output && (owes_calls || found.whole) {
+                // The chunk may open calls itself: its finish has to wait. A whole answer becomes two chunks.
                 self.patch.replace(finish.span.clone(), b"null");
                 late.push((finish.choice, entries));
                 continue;
@@ -296,7 +296,9 @@ impl ChunkShaper {
         }
         out.extend_from_slice(b"\n\n");
         for (choice, entries) in late {
-            self.calls_frame(choice, &entries, out);
+            if !entries.is_empty() {
+                self.calls_frame(choice, &entries, out);
+            }
             self.finish_frame(choice, out);
         }
     }
@@ -316,7 +318,7 @@ impl ChunkShaper {
     }
 
     fn calls_frame(&mut self, at: usize, entries: &[u8], out: &mut Vec<u8>) {
-        self.head.open_frame(out);
+        self.open_frame(out);
         let head = format!("{{\"index\":{},\"delta\":{{\"tool_calls\":[", self.choices.list[at].index);
         out.extend_from_slice(head.as_bytes());
         out.extend_from_slice(entries);
@@ -324,7 +326,7 @@ impl ChunkShaper {
     }
 
     fn finish_frame(&mut self, at: usize, out: &mut Vec<u8>) {
-        self.head.open_frame(out);
+        self.open_frame(out);
         let choice = &self.choices.list[at];
         out.extend_from_slice(
             format!("{{\"index\":{},\"delta\":{{}},\"finish_reason\":", choice.index).as_bytes(),
@@ -333,8 +335,13 @@ impl ChunkShaper {
         out.extend_from_slice(b"}]}\n\n");
     }
 
+    fn open_frame(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"data: ");
+        self.head.open(out);
+    }
+
     fn usage_frame(&mut self, usage: Usage, out: &mut Vec<u8>) {
-        self.head.open_frame(out);
+        self.open_frame(out);
         out.extend_from_slice(b"],\"usage\":");
         self.usage.write(usage, out);
         out.extend_from_slice(b"}\n\n");

@@ -1,15 +1,18 @@
-//! What every chunk of one stream carries: id, object, time and model. Upstreams leave them out or change them from
-//! chunk to chunk; clients may rely on the first value of each.
+//! What every answer carries: id, object, time and model. Upstreams leave them out, or change them from chunk to chunk;
+//! clients may rely on the first value of each.
 use std::ops::Range;
 
 use super::json;
 use super::patch::{Patch, Track};
 
-const OBJECT: &[u8] = b"\"chat.completion.chunk\"";
+/// `object` of a chunk of a stream, and of a whole answer.
+pub const CHUNK: &[u8] = b"\"chat.completion.chunk\"";
+pub const COMPLETION: &[u8] = b"\"chat.completion\"";
 
-/// The values, as raw JSON. Each is empty until the first chunk.
+/// The values, as raw JSON. Each but `object` is empty until the first chunk.
 #[derive(Debug)]
 pub struct Head {
+    object: &'static [u8],
     id: Vec<u8>,
     created: Vec<u8>,
     model: Vec<u8>,
@@ -35,8 +38,8 @@ pub struct Present {
 }
 
 impl Head {
-    pub fn new(fallback: Fallback) -> Head {
-        Head { id: Vec::new(), created: Vec::new(), model: Vec::new(), fallback }
+    pub fn new(object: &'static [u8], fallback: Fallback) -> Head {
+        Head { object, id: Vec::new(), created: Vec::new(), model: Vec::new(), fallback }
     }
 
     /// Takes a member of a chunk, which stands at `span`, if it is one of ours.
@@ -57,7 +60,7 @@ impl Head {
             }
             b"object" => {
                 present.object = true;
-                OBJECT
+                self.object
             }
             b"created" => {
                 present.created = true;
@@ -82,7 +85,7 @@ impl Head {
         self.settle();
         for (there, name, value) in [
             (present.id, "id", self.id.as_slice()),
-            (present.object, "object", OBJECT),
+            (present.object, "object", self.object),
             (present.created, "created", &self.created),
             (present.model, "model", &self.model),
         ] {
@@ -92,14 +95,14 @@ impl Head {
         }
     }
 
-    /// Appends the beginning of a chunk of our own, up to the list of choices.
-    pub fn open_frame(&mut self, out: &mut Vec<u8>) {
+    /// Appends the beginning of an object of our own, up to the list of choices.
+    pub fn open(&mut self, out: &mut Vec<u8>) {
         self.settle();
         let parts: [&[u8]; 9] = [
-            b"data: {\"id\":",
+            b"{\"id\":",
             &self.id,
             b",\"object\":",
-            OBJECT,
+            self.object,
             b",\"created\":",
             &self.created,
             b",\"model\":",

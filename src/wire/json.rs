@@ -222,7 +222,11 @@ impl<'a> Cursor<'a> {
     }
 
     fn literal(&mut self, word: &[u8]) -> Result<(), Flaw> {
-        if !self.bytes[self.at..].starts_with(word) {
+        let rest = &self.bytes[self.at..];
+        if !rest.starts_with(word) {
+            if word.starts_with(rest) {
+                self.at = self.bytes.len();
+            }
             return Err(self.flaw("expected a value"));
         }
         self.at += word.len();
@@ -289,9 +293,18 @@ impl<'a> Cursor<'a> {
                     self.lone_surrogate |= escape.lone;
                     self.at += escape.length;
                 }
-                None => return Err(self.flaw("bad \\u escape")),
+                None => {
+                    if self.bytes.len() < self.at + 6 {
+                        self.at = self.bytes.len();
+                    }
+                    return Err(self.flaw("bad \\u escape"));
+                }
             },
-            _ => return Err(self.flaw("bad escape")),
+            Some(_) => return Err(self.flaw("bad escape")),
+            None => {
+                self.at = self.bytes.len();
+                return Err(self.flaw("bad escape"));
+            }
         }
         Ok(())
     }
@@ -585,6 +598,11 @@ mod tests {
         assert_eq!(flaw("{\"a\":1 \"b\":2}"), Some((7, "expected `,` or `}`")));
         assert_eq!(flaw("[1,2"), Some((4, "unexpected end")));
         assert_eq!(flaw("{} x"), Some((3, "unexpected text after the value")));
+        // Whatever is cut off is said to end too early, at its end.
+        let whole = r#"{"a":[true,false,null,-1.5e+3,"x\n\u00e9"],"b":{}}"#;
+        for cut in 0..whole.len() {
+            assert_eq!(flaw(&whole[..cut]).map(|(at, _)| at), Some(cut), "{}", &whole[..cut]);
+        }
     }
 
     #[test]

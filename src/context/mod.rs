@@ -1,0 +1,2 @@
+//! How much a request holds, and how it fits a model. Pure: no clock, no network, no disk.
+pub mod tokens;

@@ -1,0 +1,348 @@
+//! Embeddings: what a request asks for, and whether an answer is one.
+use super::answer::{NoAnswer, Why, json_object, says_error};
+use super::body::Body;
+use super::chat::{bad, read_model, read_models};
+use super::error::ApiError;
+use super::json::{self, Cursor, Flaw};
+use super::patch::{Patch, Track};
+use super::tally::Tally;
+use super::usage::{Usage, UsageTap};
+
+/// Most inputs of one request, as OpenAI has it.
+const INPUTS_MAX: usize = 2_048;
+
+/// What routing needs to know of an embeddings body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmbeddingFacts {
+    /// As the client wrote it; `auto` when it named none.
+    pub model: String,
+    pub models: Vec<String>,
+    /// How many vectors must come back.
+    pub inputs: usize,
+    /// Whether inputs are token ids, which only some upstreams take: the vocabulary is the model's own.
+    pub token_ids: bool,
+    /// The vector length asked for.
+    pub dimensions: Option<u32>,
+    pub tally: Tally,
+}
+
+impl EmbeddingFacts {
+    /// Reads and checks a body. Errors are 400 with `param`: `missing_input` when there is none, else `invalid_body`.
+    pub fn read(body: &Body) -> Result<EmbeddingFacts, ApiError> {
+        let missing = || {
+            ApiError::bad_field(
+                "missing_input",
+                "input",
+                "`input` must be a text, a list of texts or token ids",
+            )
+        };
+        let mut input = Input::default();
+        input.read(body.given("input").ok_or_else(missing)?)?;
+        if input.inputs == 0 {
+            return Err(missing());
+        }
+        let dimensions = match body.given("dimensions").map(json::whole) {
+            None => None,
+            Some(Some(length @ 1..=65_536)) => Some(length as u32),
+            Some(_) => return Err(bad("dimensions", "`dimensions` must be a whole number from 1 to 65536")),
+        };
+        Ok(EmbeddingFacts {
+            model: read_model(body)?,
+            models: read_models(body)?,
+            inputs: input.inputs,
+            token_ids: input.tally.tokens > 0,
+            dimensions,
+            tally: input.tally,
+        })
+    }
+}
+
+#[derive(Default)]
+struct Input {
+    inputs: usize,
+    tally: Tally,
+}
+
+impl Input {
+    fn read(&mut self, raw: &[u8]) -> Result<(), ApiError> {
+        if raw.starts_with(b"\"") {
+            return self.text(raw, "input".into());
+        }
+        let mut cursor = Cursor::new(raw);
+        if !cursor.open(b'[')? {
+            return Err(bad("input", "`input` must be a text or a list"));
+        }
+        // The first entry says what all of them are: texts, the ids of one input, or lists of ids.
+        let first = cursor.peek();
+        let mut at = 0;
+        while cursor.item()? {
+            let place = format!("input[{at}]");
+            match (first, cursor.peek()) {
+                (Some(b'"'), Some(b'"')) => self.text(cursor.skip()?, place)?,
+                (Some(b'['), Some(b'[')) => self.tokens(&mut cursor, place)?,
+                (Some(b'0'..=b'9'), Some(b'0'..=b'9')) => {
+                    self.token(cursor.skip()?, &place)?;
+                    self.inputs = 1;
+                }
+                _ => {
+                    let message =
+                        format!("`{place}` must be a text, a token id or a list of them, as the others");
+                    return Err(bad(place, message));
+                }
+            }
+            at += 1;
+            if self.inputs > INPUTS_MAX {
+                return Err(bad("input", format!("`input` has more than {INPUTS_MAX} entries")));
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, raw: &[u8], place: String) -> Result<(), ApiError> {
+        if raw == b"\"\"" {
+            return Err(bad(place.as_str(), format!("`{place}` is empty")));
+        }
+        self.tally.json(raw);
+        self.inputs += 1;
+        Ok(())
+    }
+
+    /// A list of token ids that is one input among several.
+    fn tokens(&mut self, cursor: &mut Cursor<'_>, place: String) -> Result<(), ApiError> {
+        let before = self.tally.tokens;
+        cursor.open(b'[')?;
+        while cursor.item()? {
+            self.token(cursor.skip()?, &place)?;
+        }
+        if self.tally.tokens == before {
+            return Err(bad(place.as_str(), format!("`{place}` is empty")));
+        }
+        self.inputs += 1;
+        Ok(())
+    }
+
+    fn token(&mut self, raw: &[u8], place: &str) -> Result<(), ApiError> {
+        if json::whole(raw).is_none() {
+            return Err(bad(place, format!("`{place}` must be token ids")));
+        }
+        self.tally.tokens += 1;
+        Ok(())
+    }
+}
+
+/// A good answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Embeddings {
+    /// What the client gets.
+    pub body: Vec<u8>,
+    pub usage: Option<Usage>,
+    /// The length of the first vector; `None` when it came encoded.
+    pub dimensions: Option<usize>,
+}
+
+/// Judges the body of a 200: a vector for every input, or it is no answer; half a batch is none. `object`, `model`, and
+/// the `object` and `index` of each entry are added where they are missing.
+pub fn check(body: &[u8], inputs: usize, model: &str) -> Result<Embeddings, NoAnswer> {
+    let text = json_object(body)?;
+    let (mut reading, mut patch) = (Reading::default(), Patch::default());
+    // The grammar was checked; a flaw cannot be met any more.
+    reading.read(&text, model, &mut patch).map_err(|_| Why::NotJson)?;
+    let usage = reading.usage.usage();
+    let no = |why: Why| Err(NoAnswer { why, usage });
+    if reading.failed || (reading.entries == 0 && says_error(&text)) {
+        return no(Why::Error(text.into_owned()));
+    }
+    if reading.entries == 0 {
+        return no(Why::NoChoices);
+    }
+    if reading.entries != inputs || reading.vectors != inputs {
+        return no(Why::Empty);
+    }
+    let mut out = Vec::with_capacity(text.len() + 64);
+    patch.apply(&text, &mut out);
+    Ok(Embeddings { body: out, usage, dimensions: reading.dimensions })
+}
+
+#[derive(Default)]
+struct Reading {
+    usage: UsageTap,
+    entries: usize,
+    /// Entries that hold a vector.
+    vectors: usize,
+    dimensions: Option<usize>,
+    failed: bool,
+}
+
+impl Reading {
+    fn read(&mut self, text: &[u8], model: &str, patch: &mut Patch) -> Result<(), Flaw> {
+        let mut cursor = Cursor::new(text);
+        cursor.open(b'{')?;
+        let mut top = Track::new(cursor.at());
+        let (mut has_object, mut has_model) = (false, false);
+        while let Some(name) = cursor.member()? {
+            top.begin(cursor.name_at(), patch);
+            if name == b"data" && cursor.open(b'[')? {
+                while cursor.item()? {
+                    self.entry(&mut cursor, patch)?;
+                }
+            } else {
+                let raw = cursor.skip()?;
+                match name {
+                    b"usage" => self.usage.read(raw),
+                    b"error" => self.failed |= !json::is_blank(Some(raw)) && raw != b"false",
+                    b"object" => has_object = true,
+                    b"model" => has_model = true,
+                    _ => {}
+                }
+            }
+            top.keep(cursor.at());
+        }
+        top.close(cursor.at() - 1, patch);
+        if !has_object {
+            top.add("object", b"\"list\"", patch);
+        }
+        if !has_model {
+            top.add("model", &json::quoted(model), patch);
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, cursor: &mut Cursor<'_>, patch: &mut Patch) -> Result<(), Flaw> {
+        let position = self.entries;
+        self.entries += 1;
+        if !cursor.open(b'{')? {
+            cursor.skip()?;
+            return Ok(());
+        }
+        let mut track = Track::new(cursor.at());
+        let (mut has_object, mut has_index) = (false, false);
+        while let Some(name) = cursor.member()? {
+            track.begin(cursor.name_at(), patch);
+            match name {
+                b"embedding" if cursor.peek() == Some(b'[') => {
+                    let length = vector_length(cursor)?;
+                    self.vectors += usize::from(length > 0);
+                    self.dimensions = self.dimensions.or(Some(length));
+                }
+                _ => {
+                    let raw = cursor.skip()?;
+                    match name {
+                        // Base64, as asked for by `encoding_format`.
+                        b"embedding" => self.vectors += usize::from(raw.starts_with(b"\"") && raw.len() > 2),
+                        b"object" => has_object = true,
+                        b"index" => has_index = true,
+                        _ => {}
+                    }
+                }
+            }
+            track.keep(cursor.at());
+        }
+        track.close(cursor.at() - 1, patch);
+        if !has_object {
+            track.add("object", b"\"embedding\"", patch);
+        }
+        if !has_index {
+            track.add("index", position.to_string().as_bytes(), patch);
+        }
+        Ok(())
+    }
+}
+
+/// The length of the vector that comes next; 0 if not all of it is numbers.
+fn vector_length(cursor: &mut Cursor<'_>) -> Result<usize, Flaw> {
+    cursor.open(b'[')?;
+    let (mut length, mut numbers) = (0, 0);
+    while cursor.item()? {
+        let raw = cursor.skip()?;
+        length += 1;
+        numbers += usize::from(raw.first().is_some_and(|b| *b == b'-' || b.is_ascii_digit()));
+    }
+    Ok(if length == numbers { length } else { 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(fields: &str) -> Result<EmbeddingFacts, ApiError> {
+        EmbeddingFacts::read(&Body::parse(format!("{{{fields}}}").into_bytes()).expect("valid JSON"))
+    }
+
+    #[test]
+    fn inputs_are_counted_in_every_form() {
+        let check = |input: &str, inputs: usize, tally: Tally| {
+            let facts = read(&format!("\"input\":{input}")).expect(input);
+            assert_eq!(
+                (facts.inputs, facts.tally, facts.token_ids),
+                (inputs, tally, tally.tokens > 0),
+                "{input}"
+            );
+        };
+        let text = |ascii| Tally { ascii, ..Tally::default() };
+        let ids = |tokens| Tally { tokens, ..Tally::default() };
+        check("\"hello\"", 1, text(5));
+        check(r#"["a","b\n"]"#, 2, text(3));
+        check("[101,2023]", 1, ids(2));
+        check("[[101],[2023,7]]", 2, ids(3));
+    }
+
+    #[test]
+    fn what_is_no_input_is_refused() {
+        let check = |fields: &str, code: &str, param: &str| {
+            let e = read(fields).expect_err(fields);
+            assert_eq!((e.status, e.code.as_str(), e.param.as_deref()), (400, code, Some(param)), "{fields}");
+        };
+        check("", "missing_input", "input");
+        check(r#""input":null"#, "missing_input", "input");
+        check(r#""input":[]"#, "missing_input", "input");
+        check(r#""input":7"#, "invalid_body", "input");
+        check(r#""input":{}"#, "invalid_body", "input");
+        check(r#""input":"""#, "invalid_body", "input");
+        check(r#""input":["a",""]"#, "invalid_body", "input[1]");
+        check(r#""input":["a",7]"#, "invalid_body", "input[1]");
+        check(r#""input":[7,"a"]"#, "invalid_body", "input[1]");
+        check(r#""input":["a",[7]]"#, "invalid_body", "input[1]");
+        check(r#""input":[7,[7]]"#, "invalid_body", "input[1]");
+        check(r#""input":[[7],7]"#, "invalid_body", "input[1]");
+        check(r#""input":[[7],"a"]"#, "invalid_body", "input[1]");
+        check(r#""input":[[7],[]]"#, "invalid_body", "input[1]");
+        check(r#""input":[1.5]"#, "invalid_body", "input[0]");
+        check(r#""input":[null]"#, "invalid_body", "input[0]");
+        check(r#""input":"a","dimensions":0"#, "invalid_body", "dimensions");
+        check(&format!(r#""input":[{}]"#, vec!["\"a\""; 3_000].join(",")), "invalid_body", "input");
+        let facts = read(r#""input":"a","dimensions":256,"model":"e","models":["x"]"#).expect("fine");
+        assert_eq!((facts.dimensions, facts.model.as_str(), facts.models.len()), (Some(256), "e", 1));
+    }
+
+    #[test]
+    fn answers_are_judged_and_completed() {
+        let good = |body: &str, inputs: usize| check(body.as_bytes(), inputs, "m").expect(body);
+        let body = r#"{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,-2e-3]}],"model":"e","usage":{"prompt_tokens":3,"total_tokens":3}}"#;
+        let answer = good(body, 1);
+        assert_eq!((answer.body.as_slice(), answer.dimensions), (body.as_bytes(), Some(2)));
+        assert_eq!(answer.usage.map(|usage| (usage.prompt, usage.total)), Some((3, 3)));
+        let bare = good(r#"{"data":[{"embedding":[1]},{"embedding":"AACAPw=="}]}"#, 2);
+        assert_eq!(
+            String::from_utf8(bare.body).expect("UTF-8"),
+            r#"{"data":[{"embedding":[1],"object":"embedding","index":0},{"embedding":"AACAPw==","object":"embedding","index":1}],"object":"list","model":"m"}"#
+        );
+    }
+
+    #[test]
+    fn emb_04_errors_and_half_batches_are_no_answer() {
+        let no = |body: &str, why: Why| {
+            assert_eq!(check(body.as_bytes(), 2, "m").map_err(|no| no.why), Err(why), "{body}")
+        };
+        let error = r#"{"error":{"message":"HTTP 429: slow down, retry after 3 seconds","code":429}}"#;
+        no(error, Why::Error(error.as_bytes().to_vec()));
+        no("{}", Why::NoChoices);
+        no(r#"{"data":[]}"#, Why::NoChoices);
+        no(r#"{"data":[{"embedding":[1]}]}"#, Why::Empty);
+        no(r#"{"data":[{"embedding":[1]},{"embedding":[]}]}"#, Why::Empty);
+        no(r#"{"data":[{"embedding":[1]},{"embedding":[null]}]}"#, Why::Empty);
+        no(r#"{"data":[{"embedding":[1]},null]}"#, Why::Empty);
+        no(r#"{"data":[{"embedding":[1]},{"embedding":[1]},{"embedding":[1]}]}"#, Why::Empty);
+        no("<html>", Why::Html);
+        no(r#"{"data":[{"embedding":[1,"#, Why::Truncated);
+    }
+}
