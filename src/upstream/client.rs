@@ -90,6 +90,7 @@ pub enum Accept {
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
+    /// As sent: those about length, framing and coding describe the wire and not the decoded body.
     pub headers: Headers,
     pub body: ReplyBody,
 }

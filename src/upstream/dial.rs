@@ -60,19 +60,20 @@ impl Dialer {
         if call.freshness == Freshness::Any {
             while let Some(wire) = self.idle.take(&peer) {
                 if wire.is_idle() {
-                    hold(wire.socket(), call)?;
+                    call.hold(wire.socket())?;
                     call.reused.set(true);
                     call.watch.set_phase(Phase::Send);
                     return Ok(Line::new(wire, &self.idle));
                 }
             }
         }
-        let proxy = call.proxy.as_deref();
-        let wire = self.open(peer, call).map_err(|fault| match proxy {
+        let mut wire = self.open(peer, call).map_err(|fault| match call.proxy.as_deref() {
             Some(proxy) => blame_proxy(fault, proxy, call),
             None => fault,
         })?;
-        let wire = self.secure(wire, call)?;
+        if wire.peer.tls {
+            wire.start_tls(&self.tls, call)?;
+        }
         call.connect_by.set(None);
         call.watch.set_phase(Phase::Send);
         Ok(Line::new(wire, &self.idle))
@@ -98,13 +99,6 @@ impl Dialer {
         let mut wire = Wire::new(peer, socket);
         if let Some(proxy) = call.proxy.as_deref().filter(|_| wire.peer.tls) {
             tunnel(&mut wire, proxy, call)?;
-        }
-        Ok(wire)
-    }
-
-    fn secure(&self, mut wire: Wire, call: &Current) -> Result<Wire, Fault> {
-        if wire.peer.tls {
-            wire.start_tls(&self.tls, call)?;
         }
         Ok(wire)
     }
@@ -152,18 +146,13 @@ fn peer_of(uri: &Uri, proxy: Option<&Proxy>) -> Peer {
     }
 }
 
-/// Lets a cut of the call reach `socket`.
-fn hold(socket: &Arc<TcpStream>, call: &Current) -> Result<(), Fault> {
-    if call.cut.hold(socket) { Ok(()) } else { Err(call.cut_fault()) }
-}
-
 /// Connects one socket, which a cut shuts down also while it connects.
 fn connect(address: SocketAddr, within: Duration, call: &Current) -> Result<Arc<TcpStream>, Fault> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
         .and_then(|socket| socket.set_tcp_nodelay(true).map(|()| socket))
         .map_err(|error| connect_fault(&error, call))?;
     let socket: Arc<TcpStream> = Arc::new(socket.into());
-    hold(&socket, call)?;
+    call.hold(&socket)?;
     let connected = SockRef::from(&*socket).connect_timeout(&address.into(), within);
     match connected {
         _ if call.cut.is_cut() => Err(call.cut_fault()),

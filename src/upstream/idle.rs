@@ -29,6 +29,8 @@ impl Idle {
     /// Keeps a connection for the next call, unless there are enough.
     pub fn put(&self, wire: Wire) {
         let mut wires = self.0.lock();
+        let expired = wires.iter().take_while(|(since, _)| since.elapsed() >= IDLE_FOR).count();
+        let expired: Vec<_> = wires.drain(..expired).collect();
         let of_peer = wires.iter().filter(|(_, other)| other.peer == wire.peer).count();
         let crowded = match of_peer >= IDLE_PER_PEER_MAX {
             true => wires.iter().position(|(_, other)| other.peer == wire.peer),
@@ -38,7 +40,7 @@ impl Idle {
         wires.push_back((Instant::now(), wire));
         drop(wires);
         // Closing is a system call, so it happens without the lock.
-        drop(closed);
+        drop((expired, closed));
     }
 
     /// Closes what has been idle for too long, and what its peer has closed.

@@ -119,8 +119,8 @@ impl Transport for Line {
     /// ureq asks once, when the answer is complete: its own pool is switched off, and ours looks again before use.
     fn is_open(&mut self) -> bool {
         let Ok(call) = current() else { return false };
-        // From here on a cut of this call does not touch the socket.
-        call.cut.release();
+        // From here on a cut of this call does not touch the socket; one that came before has spoilt it.
+        call.release();
         let intact = !self.refuses && !call.ended.get() && !call.cut.is_cut();
         self.reusable = intact && self.wire.as_mut().is_some_and(|wire| !wire.has_leftovers());
         self.reusable
