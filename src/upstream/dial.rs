@@ -58,7 +58,7 @@ impl Dialer {
     fn line(&self, uri: &Uri, call: &Current) -> Result<Line, Fault> {
         let peer = peer_of(uri, call.proxy.as_deref());
         if call.freshness == Freshness::Any {
-            while let Some(wire) = self.idle.take(&peer) {
+            while let Some(wire) = self.idle.take(&peer, Instant::now()) {
                 if wire.is_idle() {
                     call.hold(wire.socket())?;
                     call.reused.set(true);

@@ -2,6 +2,7 @@
 //! that a call does not need.
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ureq::unversioned::transport::{Buffers, NextTimeout, Transport};
 
@@ -135,7 +136,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         if self.reusable {
             if let Some(wire) = self.wire.take() {
-                self.idle.put(wire);
+                self.idle.put(wire, Instant::now());
             }
         }
     }
@@ -225,5 +226,65 @@ impl Buffers for Buffer {
 
     fn can_use_input(&self) -> bool {
         self.start < self.end && self.progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::upstream::cut::Cut;
+    use crate::upstream::watch::{Freshness, Watch, enter};
+    use crate::upstream::wire::Peer;
+
+    /// A line, and the other end of its connection.
+    fn line() -> (Line, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let peer = Peer { tls: false, host: "up.test".into(), port: 80, proxy: None };
+        let (other, _) = listener.accept().unwrap();
+        (Line::new(Wire::new(peer, Arc::new(socket)), &Arc::default()), other)
+    }
+
+    fn transmit(line: &mut Line, bytes: &[u8]) {
+        line.buffers().output()[..bytes.len()].copy_from_slice(bytes);
+        line.transmit_output(bytes.len(), NextTimeout::default()).unwrap();
+    }
+
+    #[test]
+    fn head_and_body_leave_together_once_an_answer_is_awaited() {
+        let within = Duration::from_secs(20);
+        let call =
+            Current::new(&Cut::new(), &Watch::new(Instant::now() + within), Freshness::Any, within, None);
+        let _entered = enter(&call);
+        let (mut line, mut other) = line();
+        transmit(&mut line, b"head ");
+        transmit(&mut line, b"body");
+        other.set_nonblocking(true).unwrap();
+        assert_eq!(other.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert!(!call.sent.get());
+        other.write_all(b"answer").unwrap();
+        assert!(line.await_input(NextTimeout::default()).unwrap());
+        assert_eq!(line.buffers().input(), b"answer");
+        other.set_nonblocking(false).unwrap();
+        let mut request = [0; 100];
+        let read = other.read(&mut request).unwrap();
+        assert_eq!(&request[..read], b"head body");
+        assert!(call.sent.get() && call.answered.get());
+    }
+
+    #[test]
+    fn one_buffer_per_thread_goes_from_call_to_call() {
+        let (mut first, _first_end) = line();
+        let (mut second, _second_end) = line();
+        let place = first.buffers().output().as_ptr();
+        assert_ne!(second.buffers().output().as_ptr(), place);
+        drop(second);
+        drop(first);
+        let (mut third, _third_end) = line();
+        assert_eq!(third.buffers().output().as_ptr(), place);
     }
 }
