@@ -260,6 +260,7 @@ mod tests {
         let call =
             Current::new(&Cut::new(), &Watch::new(Instant::now() + within), Freshness::Any, within, None);
         let _entered = enter(&call);
+        call.watch.set_phase(Phase::Send);
         let (mut line, mut other) = line();
         transmit(&mut line, b"head ");
         transmit(&mut line, b"body");
