@@ -128,6 +128,8 @@ impl Dialer {
                     return Ok(socket);
                 }
                 Err(failed) if failed.kind == FaultKind::Cut => return Err(failed),
+                // A family that this box has no route for says less than a peer that refused.
+                Err(failed) if failed.kind == FaultKind::Unreachable => fault = fault.or(Some(failed)),
                 Err(failed) => fault = Some(failed),
             }
         }
@@ -174,9 +176,7 @@ fn connect_fault(error: &io::Error, call: &Current) -> Fault {
 
 /// Asks the proxy for a way through to the peer (RFC 9110, 9.3.6).
 fn tunnel(wire: &mut Wire, proxy: &Proxy, call: &Current) -> Result<(), Fault> {
-    let host = &wire.peer.host;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
-    let place = format!("{host}:{}", wire.peer.port);
+    let place = format!("{}:{}", wire.peer.host_in_url(), wire.peer.port);
     let mut request = format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n");
     if let Some(authorization) = &proxy.authorization {
         request.push_str("Proxy-Authorization: ");

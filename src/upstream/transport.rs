@@ -91,9 +91,11 @@ impl Line {
 /// The request with its target in the form that a proxy wants (RFC 9112, 3.2.2).
 fn absolute_form(request: &[u8], wire: &Wire) -> Option<Vec<u8>> {
     let target = memchr::memchr(b' ', request)? + 1;
-    let host = &wire.peer.host;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
-    let prefix = format!("http://{host}:{}", wire.peer.port);
+    let host = wire.peer.host_in_url();
+    let prefix = match wire.peer.port {
+        80 => format!("http://{host}"),
+        port => format!("http://{host}:{port}"),
+    };
     Some([&request[..target], prefix.as_bytes(), &request[target..]].concat())
 }
 
@@ -164,7 +166,10 @@ impl Buffer {
     fn ensure(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = SPARE.take();
-            self.bytes.resize(BUFFER_BYTES, 0);
+            if self.bytes.is_empty() {
+                // Fresh zeroed memory costs no page before it is used, and small answers use one.
+                self.bytes = vec![0; BUFFER_BYTES];
+            }
         }
     }
 
