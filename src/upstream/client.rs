@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ureq::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use ureq::http::{self, Request, Response, Uri};
@@ -90,6 +90,7 @@ pub enum Accept {
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
+    /// As sent: those about length, framing and coding describe the wire and not the decoded body.
     pub headers: Headers,
     pub body: ReplyBody,
 }
@@ -157,7 +158,7 @@ impl Client {
     /// Closes connections that have been idle for 50 s, and those that their peers have closed. To be called now and
     /// then; calls themselves only look at the connections that they take.
     pub fn close_idle(&self) {
-        self.idle.sweep();
+        self.idle.sweep(Instant::now());
     }
 
     /// How many connections wait for a call.

@@ -58,21 +58,22 @@ impl Dialer {
     fn line(&self, uri: &Uri, call: &Current) -> Result<Line, Fault> {
         let peer = peer_of(uri, call.proxy.as_deref());
         if call.freshness == Freshness::Any {
-            while let Some(wire) = self.idle.take(&peer) {
+            while let Some(wire) = self.idle.take(&peer, Instant::now()) {
                 if wire.is_idle() {
-                    hold(wire.socket(), call)?;
+                    call.hold(wire.socket())?;
                     call.reused.set(true);
                     call.watch.set_phase(Phase::Send);
                     return Ok(Line::new(wire, &self.idle));
                 }
             }
         }
-        let proxy = call.proxy.as_deref();
-        let wire = self.open(peer, call).map_err(|fault| match proxy {
+        let mut wire = self.open(peer, call).map_err(|fault| match call.proxy.as_deref() {
             Some(proxy) => blame_proxy(fault, proxy, call),
             None => fault,
         })?;
-        let wire = self.secure(wire, call)?;
+        if wire.peer.tls {
+            wire.start_tls(&self.tls, call)?;
+        }
         call.connect_by.set(None);
         call.watch.set_phase(Phase::Send);
         Ok(Line::new(wire, &self.idle))
@@ -102,13 +103,6 @@ impl Dialer {
         Ok(wire)
     }
 
-    fn secure(&self, mut wire: Wire, call: &Current) -> Result<Wire, Fault> {
-        if wire.peer.tls {
-            wire.start_tls(&self.tls, call)?;
-        }
-        Ok(wire)
-    }
-
     /// Tries every address in turn.
     fn connect_any(
         &self,
@@ -134,6 +128,8 @@ impl Dialer {
                     return Ok(socket);
                 }
                 Err(failed) if failed.kind == FaultKind::Cut => return Err(failed),
+                // A family that this box has no route for says less than a peer that refused.
+                Err(failed) if failed.kind == FaultKind::Unreachable => fault = fault.or(Some(failed)),
                 Err(failed) => fault = Some(failed),
             }
         }
@@ -152,18 +148,13 @@ fn peer_of(uri: &Uri, proxy: Option<&Proxy>) -> Peer {
     }
 }
 
-/// Lets a cut of the call reach `socket`.
-fn hold(socket: &Arc<TcpStream>, call: &Current) -> Result<(), Fault> {
-    if call.cut.hold(socket) { Ok(()) } else { Err(call.cut_fault()) }
-}
-
 /// Connects one socket, which a cut shuts down also while it connects.
 fn connect(address: SocketAddr, within: Duration, call: &Current) -> Result<Arc<TcpStream>, Fault> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
         .and_then(|socket| socket.set_tcp_nodelay(true).map(|()| socket))
         .map_err(|error| connect_fault(&error, call))?;
     let socket: Arc<TcpStream> = Arc::new(socket.into());
-    hold(&socket, call)?;
+    call.hold(&socket)?;
     let connected = SockRef::from(&*socket).connect_timeout(&address.into(), within);
     match connected {
         _ if call.cut.is_cut() => Err(call.cut_fault()),
@@ -185,9 +176,7 @@ fn connect_fault(error: &io::Error, call: &Current) -> Fault {
 
 /// Asks the proxy for a way through to the peer (RFC 9110, 9.3.6).
 fn tunnel(wire: &mut Wire, proxy: &Proxy, call: &Current) -> Result<(), Fault> {
-    let host = &wire.peer.host;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
-    let place = format!("{host}:{}", wire.peer.port);
+    let place = format!("{}:{}", wire.peer.host_in_url(), wire.peer.port);
     let mut request = format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n");
     if let Some(authorization) = &proxy.authorization {
         request.push_str("Proxy-Authorization: ");

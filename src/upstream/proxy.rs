@@ -90,12 +90,16 @@ impl Proxies {
     }
 }
 
+/// Domains that never leave the machine or the house.
+const NEAR_DOMAINS: [&str; 5] = [".localhost", ".local", ".lan", ".home.arpa", ".internal"];
+
 /// Whether `host` is this machine or on a private network, as far as its name tells.
 fn is_near(host: &str, address: Option<IpAddr>) -> bool {
     match address {
         Some(IpAddr::V4(v4)) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
         Some(IpAddr::V6(v6)) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
-        None => host == "localhost" || host.ends_with(".localhost") || host.ends_with(".local"),
+        // A name without a dot is the neighbour's, or a container's.
+        None => !host.contains('.') || NEAR_DOMAINS.iter().any(|domain| host.ends_with(domain)),
     }
 }
 
@@ -217,9 +221,17 @@ mod tests {
             let uri = format!("https://{host}:{port}/v1").parse().unwrap();
             assert_eq!(proxies.choose(&uri).is_none(), direct, "{uri}");
         };
-        for near in
-            ["localhost", "127.0.0.1", "[::1]", "192.168.1.9", "10.0.0.3", "nas.local", "[::ffff:127.0.0.1]"]
-        {
+        for near in [
+            "localhost",
+            "127.0.0.1",
+            "[::1]",
+            "192.168.1.9",
+            "10.0.0.3",
+            "nas.local",
+            "ollama",
+            "nas.lan",
+            "[::ffff:127.0.0.1]",
+        ] {
             check(near, 11_434, true);
         }
         check("example.com", 443, true);

@@ -52,9 +52,12 @@ struct NotBeforeBuild;
 
 impl TimeProvider for NotBeforeBuild {
     fn current_time(&self) -> Option<UnixTime> {
-        let seconds = (clock::now().wall_ms / 1000).max(clock::built_s());
-        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(judged_at_s(clock::now().wall_ms))))
     }
+}
+
+fn judged_at_s(wall_ms: u64) -> u64 {
+    (wall_ms / 1000).max(clock::built_s())
 }
 
 /// What a failure of TLS means. rustls's own words may hold the host, so they are not passed on.
@@ -86,4 +89,16 @@ pub(super) fn fault(error: &Error, call: &Current) -> Fault {
         _ => "TLS failed",
     };
     call.fault(kind, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_behind_the_build_is_not_believed() {
+        assert_eq!(judged_at_s(0), clock::built_s());
+        assert_eq!(judged_at_s(4_000_000_000_000), 4_000_000_000);
+        assert!(clock::built_s() > 1_700_000_000);
+    }
 }

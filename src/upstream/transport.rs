@@ -2,6 +2,7 @@
 //! that a call does not need.
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ureq::unversioned::transport::{Buffers, NextTimeout, Transport};
 
@@ -90,9 +91,11 @@ impl Line {
 /// The request with its target in the form that a proxy wants (RFC 9112, 3.2.2).
 fn absolute_form(request: &[u8], wire: &Wire) -> Option<Vec<u8>> {
     let target = memchr::memchr(b' ', request)? + 1;
-    let host = &wire.peer.host;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
-    let prefix = format!("http://{host}:{}", wire.peer.port);
+    let host = wire.peer.host_in_url();
+    let prefix = match wire.peer.port {
+        80 => format!("http://{host}"),
+        port => format!("http://{host}:{port}"),
+    };
     Some([&request[..target], prefix.as_bytes(), &request[target..]].concat())
 }
 
@@ -119,8 +122,8 @@ impl Transport for Line {
     /// ureq asks once, when the answer is complete: its own pool is switched off, and ours looks again before use.
     fn is_open(&mut self) -> bool {
         let Ok(call) = current() else { return false };
-        // From here on a cut of this call does not touch the socket.
-        call.cut.release();
+        // From here on a cut of this call does not touch the socket; one that came before has spoilt it.
+        call.release();
         let intact = !self.refuses && !call.ended.get() && !call.cut.is_cut();
         self.reusable = intact && self.wire.as_mut().is_some_and(|wire| !wire.has_leftovers());
         self.reusable
@@ -135,7 +138,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         if self.reusable {
             if let Some(wire) = self.wire.take() {
-                self.idle.put(wire);
+                self.idle.put(wire, Instant::now());
             }
         }
     }
@@ -163,7 +166,10 @@ impl Buffer {
     fn ensure(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = SPARE.take();
-            self.bytes.resize(BUFFER_BYTES, 0);
+            if self.bytes.is_empty() {
+                // Fresh zeroed memory costs no page before it is used, and small answers use one.
+                self.bytes = vec![0; BUFFER_BYTES];
+            }
         }
     }
 
@@ -225,5 +231,66 @@ impl Buffers for Buffer {
 
     fn can_use_input(&self) -> bool {
         self.start < self.end && self.progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::upstream::cut::Cut;
+    use crate::upstream::watch::{Freshness, Watch, enter};
+    use crate::upstream::wire::Peer;
+
+    /// A line, and the other end of its connection.
+    fn line() -> (Line, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let peer = Peer { tls: false, host: "up.test".into(), port: 80, proxy: None };
+        let (other, _) = listener.accept().unwrap();
+        (Line::new(Wire::new(peer, Arc::new(socket)), &Arc::default()), other)
+    }
+
+    fn transmit(line: &mut Line, bytes: &[u8]) {
+        line.buffers().output()[..bytes.len()].copy_from_slice(bytes);
+        line.transmit_output(bytes.len(), NextTimeout::default()).unwrap();
+    }
+
+    #[test]
+    fn head_and_body_leave_together_once_an_answer_is_awaited() {
+        let within = Duration::from_secs(20);
+        let call =
+            Current::new(&Cut::new(), &Watch::new(Instant::now() + within), Freshness::Any, within, None);
+        let _entered = enter(&call);
+        call.watch.set_phase(Phase::Send);
+        let (mut line, mut other) = line();
+        transmit(&mut line, b"head ");
+        transmit(&mut line, b"body");
+        other.set_nonblocking(true).unwrap();
+        assert_eq!(other.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert!(!call.sent.get());
+        other.write_all(b"answer").unwrap();
+        assert!(line.await_input(NextTimeout::default()).unwrap());
+        assert_eq!(line.buffers().input(), b"answer");
+        other.set_nonblocking(false).unwrap();
+        let mut request = [0; 100];
+        let read = other.read(&mut request).unwrap();
+        assert_eq!(&request[..read], b"head body");
+        assert!(call.sent.get() && call.answered.get());
+    }
+
+    #[test]
+    fn one_buffer_per_thread_goes_from_call_to_call() {
+        let (mut first, _first_end) = line();
+        let (mut second, _second_end) = line();
+        let place = first.buffers().output().as_ptr();
+        assert_ne!(second.buffers().output().as_ptr(), place);
+        drop(second);
+        drop(first);
+        let (mut third, _third_end) = line();
+        assert_eq!(third.buffers().output().as_ptr(), place);
     }
 }

@@ -4,11 +4,12 @@
 //! kept in a thread-local for as long as ureq is inside.
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::cut::Cut;
+use super::cut::{Cut, Hold};
 use super::proxy::Proxy;
 use crate::wire::exchange::{Fault, FaultKind, Phase};
 
@@ -110,6 +111,8 @@ pub(super) struct Current {
     /// For TCP, proxy and TLS together.
     pub connect_within: Duration,
     pub proxy: Option<Arc<Proxy>>,
+    /// Its claim on the cut handle.
+    held: Cell<Option<Hold>>,
     /// Ends the connecting before the deadline of the call.
     pub connect_by: Cell<Option<Instant>>,
     /// Whether its connection has served another call before.
@@ -138,6 +141,7 @@ impl Current {
             freshness,
             connect_within,
             proxy,
+            held: Cell::new(None),
             connect_by: Cell::new(None),
             reused: Cell::new(false),
             sent: Cell::new(false),
@@ -145,6 +149,19 @@ impl Current {
             ended: Cell::new(false),
             fault: RefCell::new(None),
         })
+    }
+
+    /// Lets a cut reach `socket`; a fault when it came already.
+    pub fn hold(&self, socket: &Arc<TcpStream>) -> Result<(), Fault> {
+        self.held.set(self.cut.hold(socket));
+        if self.held.get().is_some() { Ok(()) } else { Err(self.cut_fault()) }
+    }
+
+    /// A cut no longer touches the socket.
+    pub fn release(&self) {
+        if let Some(hold) = self.held.take() {
+            self.cut.release(hold);
+        }
     }
 
     /// How long the thread may block from now on; a fault when the call is cut or out of time.
@@ -202,7 +219,7 @@ impl Current {
 impl Drop for Current {
     /// The cut handle must not keep a socket open, nor reach it once it serves somebody else.
     fn drop(&mut self) {
-        self.cut.release();
+        self.release();
     }
 }
 

@@ -1,5 +1,6 @@
 //! One connection to an upstream: a TCP socket, perhaps with TLS on it. Blocks no longer than the call allows, and
 //! turns what goes wrong into faults.
+use std::borrow::Cow;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
@@ -23,6 +24,13 @@ pub(super) struct Peer {
     pub port: u16,
     /// The variable that names the proxy in between.
     pub proxy: Option<Box<str>>,
+}
+
+impl Peer {
+    /// With the brackets that a URL wants around an IPv6 address.
+    pub fn host_in_url(&self) -> Cow<'_, str> {
+        if self.host.contains(':') { format!("[{}]", self.host).into() } else { Cow::Borrowed(&*self.host) }
+    }
 }
 
 #[derive(Debug)]

@@ -255,7 +255,7 @@ fn statuses_and_headers_are_handed_on_as_they_are() {
 }
 
 #[test]
-fn a_head_may_be_long_but_not_endless() {
+fn heads_and_chunk_sizes_may_be_long_but_not_endless() {
     let long = format!("HTTP/1.1 200 OK\r\nX-Long: {}\r\nContent-Length: 2\r\n\r\n{{}}", "x".repeat(40_000));
     let (client, server) = (client(), Server::saying(long));
     assert_eq!(ask(&client, &provider(&server.url())).unwrap(), "{}");
@@ -267,6 +267,13 @@ fn a_head_may_be_long_but_not_endless() {
     let fault = fault_of(ask(&client, &provider(&server.url())));
     assert!(matches!(fault.kind, FaultKind::TooLarge | FaultKind::Protocol), "{fault:?}");
     assert_eq!(fault.phase, Phase::FirstByte);
+    let server = Server::start(|_, mut stream| {
+        read_request(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        while stream.write_all(b"1111111111111111").is_ok() {}
+    });
+    let fault = fault_of(ask(&client, &provider(&server.url())));
+    assert_eq!((fault.kind, fault.phase), (FaultKind::TooLarge, Phase::Stream));
 }
 
 #[test]

@@ -261,3 +261,17 @@ fn a_late_cut_does_not_touch_a_connection_that_serves_somebody_else() {
     assert_eq!(second.text().unwrap(), "2");
     assert_eq!((server.connections(), first.cut.is_cut()), (1, true));
 }
+
+#[test]
+fn the_end_of_an_earlier_call_does_not_let_go_of_a_later_one() {
+    let (server, left) = stalling(STREAM);
+    let (client, provider) = (client(), provider(&server.url()));
+    let asked = Asked::new(&client, &provider);
+    let earlier = asked.send().unwrap();
+    let mut later = asked.send().unwrap();
+    drop(earlier);
+    left.recv_timeout(PATIENCE).unwrap();
+    cut_soon(&asked.cut);
+    assert_eq!(fault_of(later.body.read_all(100)).kind, FaultKind::Cut);
+    left.recv_timeout(PATIENCE).unwrap();
+}
