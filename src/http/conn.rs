@@ -307,6 +307,7 @@ impl Reader<'_> {
             Ok(body) => body,
             Err(Fault::Gone) => return After::Close,
             Err(Fault::Refused(refusal)) => {
+                drop(share);
                 self.part(framing, &terms.error_answer(&refusal.to_error()), &terms.headers);
                 return After::Close;
             }

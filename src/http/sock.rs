@@ -144,6 +144,22 @@ fn ends_of(fd: RawFd) -> Option<Ends> {
     Some(Ends { local: address(fd, libc::getsockname)?, peer: address(fd, libc::getpeername)? })
 }
 
+/// How many descriptors of this process belong to connections that were accepted on `port`.
+#[cfg(test)]
+pub fn count_connections(port: u16) -> usize {
+    open_descriptors().into_iter().filter_map(ends_of).filter(|ends| ends.local.port() == port).count()
+}
+
+/// How often threads of this process have been switched from and to.
+#[cfg(test)]
+pub fn context_switches() -> i64 {
+    // SAFETY: rusage holds integers only, for which all bits zero are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a live, writable rusage.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+    usage.ru_nvcsw + usage.ru_nivcsw
+}
+
 type AddressCall =
     unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
