@@ -1,0 +1,483 @@
+//! The reader of one connection: it polices, reads, admits, hands over and watches.
+//!
+//! It looks at a request by peeking before anything is taken off the socket, so that tiny_http, which parses heads and
+//! delimits bodies, is only ever given what cannot harm it. What it would refuse or read otherwise is read here. The
+//! wait for the next request is also the watch over the current one: while a worker answers, the reader sleeps in the
+//! same peek, and the end of the stream means that the client has left.
+//!
+//! This file must not know routes or what is being answered.
+use std::io::{self, IoSlice, Write};
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::answer::{Answer, Fields, Framing, Responder, internal_error, write_answer};
+use super::body::{Coding, Fault, Intake, gunzip};
+use super::budget::Share;
+use super::exchange::{Exchange, Flight, Outcome, Terms};
+use super::head::{HEAD_BYTES_MAX, Head, Length, Refusal, Scan, check_head, scan_head};
+use super::line::Line;
+use super::server::House;
+use crate::base::clock;
+
+/// Decides about requests. Called on the reader thread with a checked head, before the body.
+pub type Door = Box<dyn Fn(Head, SocketAddr) -> Admission + Send + Sync>;
+
+/// What the door says about a head.
+pub enum Admission {
+    /// The answer, which does not depend on the body. If the body has not come yet, the connection ends with it.
+    Answer(Answer),
+    /// Read the body under these terms, then go on.
+    Body(Terms, Box<dyn FnOnce(Vec<u8>) -> Next>),
+}
+
+/// What is to be done with a request that is whole.
+pub enum Next {
+    Answer(Answer),
+    /// For a worker. When none is free, the client gets a 503.
+    Work(Box<dyn FnOnce(Responder) + Send>),
+    /// For this thread, so that it cannot be starved by upstream calls: live views and the like.
+    Here(Box<dyn FnOnce(Responder)>),
+}
+
+/// A request on its way to a worker.
+pub struct Job {
+    responder: Responder,
+    run: Box<dyn FnOnce(Responder) + Send>,
+}
+
+impl Job {
+    /// Runs it, unless the client has left while it waited.
+    pub fn run(self) {
+        if !self.responder.is_abandoned() {
+            (self.run)(self.responder);
+        }
+    }
+}
+
+/// The requests of one connection as tiny_http reads them; it ends at the first that tiny_http refuses.
+pub type Requests = Box<dyn Iterator<Item = tiny_http::Request> + Send>;
+
+/// Bytes of the first look at a request. Nearly all heads fit.
+const LOOK_BYTES: usize = 4096;
+/// Empty lines before a request that are overlooked, as RFC 9112 (2.2) asks for.
+const BLANK_LINES_MAX: usize = 4;
+/// tiny_http reads bodies up to this by itself while it parses the head, without any deadline.
+const TINY_PREREAD_BYTES: u64 = 1024;
+/// How often a client that has sent more while its request is being served is checked for having left.
+const PIPELINED_WATCH: Duration = Duration::from_millis(200);
+/// Looks at a growing head before the reader takes pauses between them.
+const HASTY_LOOKS: u32 = 8;
+/// Longest such pause. It bounds what a client that sends single bytes can cost.
+const PAUSE_MS_MAX: u64 = 50;
+
+/// Serves one connection until it ends.
+pub fn serve(house: &House, line: Arc<Line>, requests: Requests) {
+    let mut reader = Reader { house, unfinished: None, ticket: None, requests, line, taken_bytes: 0 };
+    let mut flight = None;
+    while let Some((head, shape)) = reader.next_request(flight.take()) {
+        flight = match reader.serve(head, shape) {
+            After::Next => None,
+            After::Watch(flight) => Some(flight),
+            After::Close => break,
+        };
+    }
+    // Before tiny_http lets go of a request that was not read to its end: it would read on, at the client's pace.
+    reader.line.close();
+}
+
+/// Fields are dropped in order: tiny_http's descriptors before our own, so that the line keeps its seat until no
+/// descriptor of this connection is left.
+struct Reader<'h> {
+    house: &'h House,
+    /// A request of tiny_http whose body failed.
+    unfinished: Option<tiny_http::Request>,
+    /// tiny_http's writer for the current request. All answers go out on the line; holding this, and dropping it when
+    /// the answer is complete, keeps tiny_http from answering and in step.
+    ticket: Option<Box<dyn Write + Send>>,
+    requests: Requests,
+    line: Arc<Line>,
+    /// All bytes of the requests so far.
+    taken_bytes: u64,
+}
+
+/// What follows a request on its connection.
+enum After {
+    Next,
+    /// The answer is being made elsewhere.
+    Watch(Arc<Flight>),
+    Close,
+}
+
+/// What the reader must know of a request when its head has gone to the door.
+struct Shape {
+    framing: Framing,
+    length: Length,
+    head_bytes: usize,
+    /// Bytes that had come when the head was complete.
+    seen_bytes: usize,
+    expects_continue: bool,
+    plain: bool,
+    coding: Coding,
+}
+
+impl Shape {
+    fn of(head: &Head, seen_bytes: usize) -> Shape {
+        Shape {
+            framing: Framing::of(head),
+            length: head.length,
+            head_bytes: head.wire_bytes,
+            seen_bytes,
+            expects_continue: head.expects_continue,
+            plain: head.plain,
+            coding: Coding::of(head.header("content-encoding")),
+        }
+    }
+
+    /// The size of the request on the wire if it has come whole.
+    fn whole_bytes(&self) -> Option<usize> {
+        let Length::Known(length) = self.length else {
+            return None;
+        };
+        let bytes = self.head_bytes.checked_add(usize::try_from(length).ok()?)?;
+        (bytes <= self.seen_bytes).then_some(bytes)
+    }
+
+    /// Whether tiny_http can take this request: it reads it as we do, waits for nothing without our deadline, and
+    /// finds no other request behind it that it would swallow into its buffer.
+    fn suits_tiny_http(&self, length: u64) -> bool {
+        let total = (self.head_bytes as u64).saturating_add(length);
+        let seen = self.seen_bytes as u64;
+        self.plain && seen <= total && (length > TINY_PREREAD_BYTES || seen == total)
+    }
+}
+
+impl Reader<'_> {
+    /// Waits for the next request while the current one, if any, is being answered. `None` when the connection is over.
+    fn next_request(&mut self, flight: Option<Arc<Flight>>) -> Option<(Head, Shape)> {
+        let mut look = [0; LOOK_BYTES];
+        let seen = self.first_bytes(&mut look, flight.as_deref())?;
+        self.ticket = None;
+        if !self.line.begin() {
+            return None;
+        }
+        match self.read_head(&mut look, seen) {
+            Ok((head, seen)) => {
+                let shape = Shape::of(&head, seen);
+                Some((head, shape))
+            }
+            Err(Fault::Gone) => None,
+            Err(Fault::Refused(refusal)) => {
+                self.house.gauges.count_refused();
+                self.part(Framing::LAST, &refusal.into(), &Vec::new());
+                None
+            }
+        }
+    }
+
+    /// Waits for bytes, and for the end of the current answer.
+    fn first_bytes(&self, look: &mut [u8], flight: Option<&Flight>) -> Option<usize> {
+        let idle = Duration::from_millis(self.house.settings.idle_ms);
+        let mut patience = idle;
+        loop {
+            self.line.set_read_timeout(patience);
+            match self.line.peek(look) {
+                Ok(0) => break,
+                Ok(seen) => return self.has_landed(flight).then_some(seen),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if flight.is_none_or(|flight| flight.outcome().is_some()) {
+                        patience = self.idle_left(idle)?;
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        // The end of the stream while a request is served, be it of one direction, means that nobody waits for it.
+        if let Some(flight) = flight.filter(|flight| flight.outcome().is_none()) {
+            flight.cut().cut();
+        }
+        None
+    }
+
+    /// What is left of the time that this connection may stay without a request.
+    fn idle_left(&self, idle: Duration) -> Option<Duration> {
+        let since_ms = self.line.idle_since_ms()?;
+        let left =
+            idle.checked_sub(Duration::from_millis((clock::uptime_ms() + 1).saturating_sub(since_ms)))?;
+        (left.as_millis() > 0).then_some(left)
+    }
+
+    /// The next request has begun; waits until the current one is answered. False when the connection ends instead.
+    fn has_landed(&self, flight: Option<&Flight>) -> bool {
+        let Some(flight) = flight else {
+            return true;
+        };
+        loop {
+            match flight.wait(PIPELINED_WATCH) {
+                Some(Outcome::Keep) => return true,
+                Some(Outcome::Close) => {
+                    self.line.linger();
+                    return false;
+                }
+                // With data unread a peek never tells the end of the stream.
+                None if self.line.has_hung_up() => {
+                    flight.cut().cut();
+                    return false;
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Reads the head by peeking, of which `look` holds the first `seen` bytes. Gives the bytes seen in all, too.
+    fn read_head(&mut self, look: &mut [u8], mut seen: usize) -> Result<(Head, usize), Fault> {
+        let blank = blank_bytes(look.get(..seen).unwrap_or_default());
+        if blank > 0 {
+            self.skip(blank)?;
+            look.copy_within(blank..seen, 0);
+            seen -= blank;
+        }
+        let bytes = look.get(..seen).unwrap_or_default();
+        match scan_head(bytes, 0) {
+            Scan::Complete(end) => Ok((check_head(bytes.get(..end).unwrap_or_default())?, seen)),
+            Scan::Refused(refusal) => Err(refusal.into()),
+            Scan::Partial => self.read_slow_head(bytes),
+        }
+    }
+
+    /// Reads a head that comes in pieces. Each look waits for more bytes than the last one saw.
+    fn read_slow_head(&self, begun: &[u8]) -> Result<(Head, usize), Fault> {
+        let deadline = Instant::now() + Duration::from_millis(self.house.settings.head_ms);
+        let (mut look, mut seen) = (begun.to_vec(), begun.len());
+        for round in 0.. {
+            if look.len() <= seen {
+                look.resize((seen * 2).clamp(LOOK_BYTES, HEAD_BYTES_MAX + 1), 0);
+            }
+            self.wait_for_more(&mut look, seen, deadline)?;
+            pause(round);
+            let now = self.line.peek(&mut look).map_err(|_| Fault::Gone)?;
+            let bytes = look.get(..now).unwrap_or_default();
+            match scan_head(bytes, seen) {
+                Scan::Complete(end) => return Ok((check_head(bytes.get(..end).unwrap_or_default())?, now)),
+                Scan::Refused(refusal) => return Err(refusal.into()),
+                Scan::Partial => seen = now,
+            }
+        }
+        Err(Fault::Gone)
+    }
+
+    /// Waits until more than `seen` bytes can be looked at.
+    fn wait_for_more(&self, look: &mut [u8], seen: usize, deadline: Instant) -> Result<(), Fault> {
+        while self.line.read_until(deadline) {
+            match self.line.peek_full(look.get_mut(..=seen).unwrap_or_default()) {
+                Ok(now) if now > seen => return Ok(()),
+                // A timeout is told by the deadline, everything else by the state of the connection.
+                Ok(_) if self.line.has_hung_up() => return Err(Fault::Gone),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return Err(Fault::Gone),
+            }
+        }
+        // Of a request that has not begun nobody waits for an answer.
+        if seen == 0 {
+            return Err(Fault::Gone);
+        }
+        Err(Refusal::new(408, "", "the request head did not arrive in time").into())
+    }
+
+    /// Serves one request, of which only the head has been seen.
+    fn serve(&mut self, head: Head, shape: Shape) -> After {
+        let peer = self.line.peer();
+        let admission = self.guarded(|| (self.house.door)(head, peer));
+        match admission {
+            Some(Admission::Body(terms, then)) => self.admit(&shape, terms, then),
+            Some(Admission::Answer(answer)) => self.answer_early(&shape, &answer, &Vec::new()),
+            None => self.answer_early(&shape, &Answer::error(&internal_error()), &Vec::new()),
+        }
+    }
+
+    fn admit(&mut self, shape: &Shape, terms: Terms, then: Box<dyn FnOnce(Vec<u8>) -> Next>) -> After {
+        if let Err(refusal) = check_admissible(shape, terms.max_bytes) {
+            return self.answer_early(shape, &terms.error_answer(&refusal.to_error()), &terms.headers);
+        }
+        let mut framing = shape.framing;
+        let mut share = Share::new(&self.house.budget);
+        let body = match self.take_body(shape, &mut framing, terms.max_bytes, &mut share) {
+            Ok(body) => body,
+            Err(Fault::Gone) => return After::Close,
+            Err(Fault::Refused(refusal)) => {
+                drop(share);
+                self.part(framing, &terms.error_answer(&refusal.to_error()), &terms.headers);
+                return After::Close;
+            }
+        };
+        match self.guarded(|| then(body)) {
+            Some(Next::Answer(answer)) => self.answer(framing, &answer, &terms.headers),
+            Some(Next::Work(run)) => {
+                let (flight, responder) = self.depart(framing, terms, share);
+                if let Err(job) = self.house.workers.submit(Job { responder, run }) {
+                    let full = Refusal::overloaded("all workers are busy and the queue is full");
+                    // Whether the client could be told or not, the exchange is over.
+                    let _ = job.responder.error(&full.to_error());
+                }
+                After::Watch(flight)
+            }
+            Some(Next::Here(run)) => {
+                let (flight, responder) = self.depart(framing, terms, share);
+                self.guarded(|| run(responder));
+                After::Watch(flight)
+            }
+            None => self.answer(framing, &terms.error_answer(&internal_error()), &terms.headers),
+        }
+    }
+
+    fn depart(&self, framing: Framing, terms: Terms, share: Share) -> (Arc<Flight>, Responder) {
+        let flight = Flight::new();
+        let exchange = Exchange::new(&self.line, &flight, framing, share);
+        (flight, Responder::new(exchange, terms))
+    }
+
+    /// Takes the request off the socket and reads its body, through tiny_http where it can.
+    fn take_body(
+        &mut self,
+        shape: &Shape,
+        framing: &mut Framing,
+        max_bytes: usize,
+        share: &mut Share,
+    ) -> Result<Vec<u8>, Fault> {
+        let line = Arc::clone(&self.line);
+        let deadline = Instant::now() + Duration::from_millis(self.house.settings.body_ms);
+        let mut intake = Intake { line: &line, deadline, max_bytes, share };
+        if shape.whole_bytes().is_none() {
+            line.read_until(deadline);
+        }
+        let body = match shape.length {
+            Length::Known(length) if shape.suits_tiny_http(length) => {
+                self.take_by_tiny_http(shape, framing, &mut intake, length as usize)?
+            }
+            length => self.take_ourselves(shape, &mut intake, length)?,
+        };
+        match shape.coding {
+            Coding::Gzip => Ok(gunzip(body, max_bytes, intake.share)?),
+            Coding::Identity | Coding::Unknown => Ok(body),
+        }
+    }
+
+    fn take_by_tiny_http(
+        &mut self,
+        shape: &Shape,
+        framing: &mut Framing,
+        intake: &mut Intake<'_>,
+        length: usize,
+    ) -> Result<Vec<u8>, Fault> {
+        // It refuses nothing that has passed our checks; if it did, it would have answered already.
+        let mut request = self.requests.next().ok_or(Fault::Gone)?;
+        let body = match intake.read_length(request.as_reader(), length) {
+            Ok(body) => body,
+            Err(fault) => {
+                self.unfinished = Some(request);
+                return Err(fault);
+            }
+        };
+        self.ticket = Some(request.into_writer());
+        self.taken_bytes += (shape.head_bytes + length) as u64;
+        // tiny_http reads ahead. If anything but this request has ever come, it may hold the beginning of the next
+        // one, which we could not look at before it acts on it: so this one is the last.
+        framing.keep &= self.line.received_bytes() == Some(self.taken_bytes);
+        Ok(body)
+    }
+
+    /// Reads what tiny_http would refuse, could be harmed by, or would read too much of.
+    fn take_ourselves(
+        &mut self,
+        shape: &Shape,
+        intake: &mut Intake<'_>,
+        length: Length,
+    ) -> Result<Vec<u8>, Fault> {
+        self.skip(shape.head_bytes)?;
+        if shape.expects_continue && shape.seen_bytes == shape.head_bytes {
+            self.line.write(&mut [IoSlice::new(CONTINUE)]).map_err(|_| Fault::Gone)?;
+        }
+        let (body, taken_bytes) = match length {
+            Length::Known(length) => (intake.read_length(&mut &*self.line, length as usize)?, length),
+            Length::Chunked => intake.read_chunked()?,
+        };
+        self.taken_bytes += taken_bytes;
+        Ok(body)
+    }
+
+    /// Answers a request whose body is not wanted.
+    fn answer_early(&mut self, shape: &Shape, answer: &Answer, common: &Fields) -> After {
+        match shape.whole_bytes() {
+            Some(bytes) if self.skip(bytes).is_ok() => self.answer(shape.framing, answer, common),
+            Some(_) => After::Close,
+            None => {
+                self.part(shape.framing, answer, common);
+                After::Close
+            }
+        }
+    }
+
+    /// Answers a request that has been read.
+    fn answer(&self, framing: Framing, answer: &Answer, common: &Fields) -> After {
+        let framing = Framing { keep: framing.keep && !self.line.is_stopping(), ..framing };
+        if !framing.keep {
+            self.part(framing, answer, common);
+            return After::Close;
+        }
+        if write_answer(&self.line, framing, answer, common).is_err() {
+            return After::Close;
+        }
+        self.line.rest();
+        After::Next
+    }
+
+    /// Answers for the last time on this connection.
+    fn part(&self, framing: Framing, answer: &Answer, common: &Fields) {
+        let framing = Framing { keep: false, ..framing };
+        if write_answer(&self.line, framing, answer, common).is_ok() {
+            self.line.linger();
+        }
+    }
+
+    fn skip(&mut self, bytes: usize) -> Result<(), Fault> {
+        self.taken_bytes += bytes as u64;
+        self.line.skip(bytes).map_err(|_| Fault::Gone)
+    }
+
+    /// Runs code that is not ours to trust; `None` when it panicked, which the panic hook has reported.
+    fn guarded<T>(&self, run: impl FnOnce() -> T) -> Option<T> {
+        let result = catch_unwind(AssertUnwindSafe(run));
+        if result.is_err() {
+            self.house.gauges.count_panic();
+        }
+        result.ok()
+    }
+}
+
+/// The interim answer to `Expect: 100-continue`.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// What can be told about a body before any of it is read.
+fn check_admissible(shape: &Shape, max_bytes: usize) -> Result<(), Refusal> {
+    if matches!(shape.length, Length::Known(length) if length > max_bytes as u64) {
+        return Err(Refusal::too_large());
+    }
+    if shape.coding == Coding::Unknown {
+        return Err(Refusal::new(415, "", "bodies may be sent plain or with `Content-Encoding: gzip`"));
+    }
+    Ok(())
+}
+
+/// How many bytes of empty lines stand before the request.
+fn blank_bytes(bytes: &[u8]) -> usize {
+    bytes.chunks_exact(2).take(BLANK_LINES_MAX).take_while(|pair| *pair == b"\r\n").count() * 2
+}
+
+/// Lets a head that comes in very many pieces wait a little before the next look.
+fn pause(round: u32) {
+    if let Some(late) = round.checked_sub(HASTY_LOOKS) {
+        std::thread::sleep(Duration::from_millis((1 << late.min(16)).min(PAUSE_MS_MAX)));
+    }
+}

@@ -1,0 +1,37 @@
+//! HTTP/1.1 to clients: connections, requests, answers, and the pool of workers. It knows no routes.
+//!
+//! tiny_http (the maintained fork) accepts connections, parses heads and delimits bodies. Left alone it can be made
+//! to leak threads, to wait without end and to read one request as two, so a reader thread stands at each connection:
+//! it looks before tiny_http reads, reads itself what tiny_http cannot, admits, hands over, and watches the client
+//! while somebody else answers.
+//!
+//! The way of a request: [`server`] accepts, [`conn`] looks and asks the [`Door`], [`body`] reads, a [`Responder`]
+//! answers on the [`line`](line) from a worker of the [`pool`] or from the reader itself.
+//!
+//! Invariant: no wait is without a deadline, no memory without a bound, and a client that has left is noticed.
+pub mod server;
+
+pub mod conn;
+
+pub mod body;
+pub mod chunked;
+pub mod head;
+
+pub mod answer;
+pub mod exchange;
+
+pub mod line;
+pub mod registry;
+
+pub mod budget;
+pub mod pool;
+pub mod sock;
+
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Answer, Fields, Responder, Stream};
+pub use conn::{Admission, Door, Next};
+pub use exchange::Terms;
+pub use head::Head;
+pub use server::{Figures, Monitor, Server};

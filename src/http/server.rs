@@ -1,0 +1,314 @@
+//! The accept loop, and the house that all connections live in: start, figures, stop.
+//!
+//! tiny_http accepts and owns the sockets. Around its call stands what it lacks: caps, a back-off when descriptors run
+//! out, a guard against its panics, and our own duplicate of each socket.
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+use tiny_http::{Listener, Server as Tiny, SslContextWrap};
+
+use super::answer::{Answer, Framing, answer_bytes};
+use super::budget::Budget;
+use super::conn::{self, Door, Job, Requests};
+use super::head::Refusal;
+use super::line::Line;
+use super::pool::{Load, Pool, Sizes};
+use super::registry::{Full, Registry};
+use super::sock;
+use crate::catalog::settings::ServerSettings;
+
+/// Most connections when the setting leaves it to us. Each costs about 20 KiB.
+const CONNECTIONS_MAX: u64 = 1024;
+/// Fewest that the server is worth starting with.
+const CONNECTIONS_MIN: u64 = 16;
+/// tiny_http holds two descriptors of a connection, we hold one, its upstream call needs one.
+const DESCRIPTORS_PER_CONNECTION: u64 = 4;
+/// Descriptors for everything else: the database, logs, background calls.
+const DESCRIPTORS_KEPT: u64 = 64;
+
+/// Readers parse JSON up to 128 levels deep. Only what is touched becomes memory.
+const READER_STACK_BYTES: usize = 256 * 1024;
+/// Workers do TLS handshakes and translate whole answers.
+const WORKER_STACK_BYTES: usize = 512 * 1024;
+/// Threads of ended connections wait this long for the next one.
+const READER_IDLE: Duration = Duration::from_secs(5);
+const WORKER_IDLE: Duration = Duration::from_secs(20);
+
+/// First and longest pause after a failed accept.
+const BACKOFF_FIRST: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// Most bytes read from a newcomer that is turned away, so that it can read why.
+const FAREWELL_BYTES_MAX: usize = 64 * 1024;
+/// How long a stop waits for connections that it has cut.
+const CUT_WAIT: Duration = Duration::from_secs(2);
+
+/// What connections share.
+pub struct House {
+    pub settings: ServerSettings,
+    pub door: Door,
+    pub workers: Pool<Job>,
+    pub budget: Arc<Budget>,
+    pub registry: Arc<Registry>,
+    pub gauges: Gauges,
+}
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    turned_away: AtomicU64,
+    refused: AtomicU64,
+    panics: AtomicU64,
+}
+
+impl Gauges {
+    /// A request whose head was refused.
+    pub fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count_panic(&self) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What the server is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    pub connections: usize,
+    pub workers: Load,
+    /// Memory held by request bodies.
+    pub body_bytes: usize,
+    /// Connections refused since the start because there were too many.
+    pub turned_away: u64,
+    /// Requests refused since the start for the form of their head.
+    pub refused: u64,
+    /// Failures of our own code since the start.
+    pub panics: u64,
+}
+
+/// Reads figures; cheap to clone, and good also after the server has stopped.
+#[derive(Clone)]
+pub struct Monitor(Arc<House>);
+
+impl Monitor {
+    pub fn figures(&self) -> Figures {
+        let gauges = &self.0.gauges;
+        Figures {
+            connections: self.0.registry.len(),
+            workers: self.0.workers.load(),
+            body_bytes: self.0.budget.used_bytes(),
+            turned_away: gauges.turned_away.load(Ordering::Relaxed),
+            refused: gauges.refused.load(Ordering::Relaxed),
+            panics: gauges.panics.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A running server on one listening socket.
+pub struct Server {
+    house: Arc<House>,
+    listener: TcpListener,
+    accepting: JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts to serve on `listener`.
+    ///
+    /// # Errors
+    /// When the system grants no thread or no second handle of the listener.
+    pub fn start(listener: TcpListener, settings: &ServerSettings, door: Door) -> io::Result<Server> {
+        let connections = connections_max(settings.connections);
+        let house = Arc::new(House {
+            registry: Registry::new(connections, settings.per_address),
+            budget: Budget::new(settings.bodies_in_flight_bytes),
+            workers: Pool::new(worker_sizes(settings), Job::run),
+            settings: settings.clone(),
+            door,
+            gauges: Gauges::default(),
+        });
+        let acceptor = Acceptor {
+            port: listener.local_addr()?.port(),
+            watched: listener.try_clone()?,
+            listener: Listener::Tcp(listener.try_clone()?),
+            plain: SslContextWrap::build_ssl_capabilities(None)
+                .map_err(|error| io::Error::other(error.to_string()))?,
+            readers: readers(&house, connections),
+            house: Arc::clone(&house),
+        };
+        let accepting = std::thread::Builder::new().name("accept".into()).spawn(move || acceptor.run())?;
+        Ok(Server { house, listener, accepting })
+    }
+
+    /// The address in use, with the port that the system chose if none was asked for.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    pub fn monitor(&self) -> Monitor {
+        Monitor(Arc::clone(&self.house))
+    }
+
+    /// Stops: no new connections, no further request on old ones, answers in flight get `patience`, then they are cut.
+    /// True when all were finished in time.
+    pub fn stop(self, patience: Duration) -> bool {
+        let registry = &self.house.registry;
+        registry.stop();
+        // Wakes the accept loop. It cannot fail for a socket that listens.
+        let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
+        let _ = self.accepting.join();
+        // Connections that were accepted while the stop began.
+        registry.stop();
+        let finished = registry.wait_until_empty(Instant::now() + patience);
+        if !finished {
+            registry.cut_all();
+            registry.wait_until_empty(Instant::now() + CUT_WAIT);
+        }
+        finished
+    }
+}
+
+/// How many connections there may be.
+fn connections_max(setting: Option<usize>) -> usize {
+    let wanted = CONNECTIONS_MAX.max(setting.unwrap_or(0) as u64);
+    let descriptors = sock::raise_descriptor_limit(
+        wanted.saturating_mul(DESCRIPTORS_PER_CONNECTION).saturating_add(DESCRIPTORS_KEPT),
+    );
+    let possible =
+        (descriptors.saturating_sub(DESCRIPTORS_KEPT) / DESCRIPTORS_PER_CONNECTION).max(CONNECTIONS_MIN);
+    match setting {
+        Some(count) => count.clamp(1, possible as usize),
+        None => possible.min(CONNECTIONS_MAX) as usize,
+    }
+}
+
+fn worker_sizes(settings: &ServerSettings) -> Sizes {
+    Sizes {
+        name: "worker",
+        threads_max: settings.workers,
+        queue_max: settings.queue,
+        stack_bytes: WORKER_STACK_BYTES,
+        idle: WORKER_IDLE,
+    }
+}
+
+/// A connection on its way to its reader thread.
+struct Arrival {
+    line: Arc<Line>,
+    requests: Requests,
+}
+
+fn readers(house: &Arc<House>, connections: usize) -> Pool<Arrival> {
+    let sizes = Sizes {
+        name: "client",
+        // The registry bounds them; those that are just ending come on top.
+        threads_max: connections.saturating_mul(2),
+        queue_max: 0,
+        stack_bytes: READER_STACK_BYTES,
+        idle: READER_IDLE,
+    };
+    let house = Arc::clone(house);
+    Pool::new(sizes, move |arrival: Arrival| conn::serve(&house, arrival.line, arrival.requests))
+}
+
+struct Acceptor {
+    port: u16,
+    watched: TcpListener,
+    listener: Listener,
+    plain: SslContextWrap,
+    readers: Pool<Arrival>,
+    house: Arc<House>,
+}
+
+impl Acceptor {
+    fn run(self) {
+        let mut backoff = BACKOFF_FIRST;
+        while !self.house.registry.is_stopping() {
+            match self.accept() {
+                Ok(()) => backoff = BACKOFF_FIRST,
+                Err(_) => {
+                    // Nearly always descriptors have run out. Whoever waits on us waits in the kernel's queue.
+                    self.house.registry.close_longest_idle();
+                    std::thread::sleep(backoff);
+                    backoff = (backoff * 2).min(BACKOFF_MAX);
+                }
+            }
+        }
+    }
+
+    /// Accepts one connection and gives it to a reader.
+    fn accept(&self) -> io::Result<()> {
+        sock::wait_for_client(&self.watched)?;
+        if self.house.registry.is_stopping() {
+            return Ok(());
+        }
+        let likely = sock::next_descriptors(&self.watched)?;
+        // It panics when it finds no descriptor for its second handle of the socket.
+        let accepted =
+            catch_unwind(AssertUnwindSafe(|| Tiny::accept_connection(&self.listener, &self.plain)));
+        let Some(requests) = accepted.map_err(|_| io::Error::other("tiny_http panicked"))?? else {
+            return Ok(());
+        };
+        let requests: Requests = Box::new(requests.map_while(Result::ok));
+        let known = |ends: &sock::Ends| !self.house.registry.knows(ends);
+        let Some((socket, ends)) = sock::duplicate_accepted(self.port, &likely, known) else {
+            // The client has left already.
+            return Ok(());
+        };
+        let seat = match self.house.registry.seat(ends) {
+            Ok(seat) => seat,
+            Err(full) => {
+                self.turn_away(socket, full);
+                return Ok(());
+            }
+        };
+        let write_timeout = Duration::from_millis(self.house.settings.write_ms.max(1));
+        let line = Line::new(socket, seat, write_timeout)?;
+        self.readers
+            .submit(Arrival { line, requests })
+            .map_err(|_| io::Error::other("no thread for another connection"))
+    }
+
+    /// Tells a newcomer that there is no room, without waiting for anything.
+    fn turn_away(&self, mut socket: TcpStream, full: Full) {
+        self.house.gauges.turned_away.fetch_add(1, Ordering::Relaxed);
+        let message = match full {
+            Full::Everybody => "this server has as many connections as it can hold",
+            Full::Address => "this address has as many connections as one address may have",
+        };
+        let answer = Answer::from(Refusal::overloaded(message));
+        if socket.set_nonblocking(true).is_err()
+            || socket.write_all(&answer_bytes(Framing::LAST, &answer)).is_err()
+        {
+            return;
+        }
+        let _ = socket.shutdown(Shutdown::Write);
+        // A request that lies unread at the close would make the system send a reset, and the answer would be lost.
+        let (mut scratch, mut dropped) = ([0; 4096], 0);
+        while let Ok(count @ 1..) = socket.read(&mut scratch) {
+            dropped += count;
+            if dropped > FAREWELL_BYTES_MAX {
+                break;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cap_on_connections_follows_the_setting_within_what_the_system_grants() {
+        assert_eq!(connections_max(Some(3)), 3);
+        assert_eq!(connections_max(Some(0)), 1);
+        let derived = connections_max(None);
+        assert!((CONNECTIONS_MIN as usize..=CONNECTIONS_MAX as usize).contains(&derived), "{derived}");
+        assert!(connections_max(Some(usize::MAX >> 8)) >= derived);
+    }
+}

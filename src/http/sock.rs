@@ -1,0 +1,248 @@
+//! The operating system's calls that the standard library does not offer, on sockets, descriptors and memory.
+//! The one file of this program with `unsafe`, so nothing here decides anything.
+#![allow(unsafe_code)]
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use socket2::SockAddr;
+
+/// Both ends of a connection, which together tell it from every other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ends {
+    pub local: SocketAddr,
+    pub peer: SocketAddr,
+}
+
+/// Raises the soft limit of open descriptors towards `wanted` as far as the hard limit lets it, and returns what
+/// now holds.
+pub fn raise_descriptor_limit(wanted: u64) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a live, writable rlimit, which is all that the call touches.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return POSIX_DESCRIPTORS_MIN;
+    }
+    let now = limit.rlim_cur;
+    limit.rlim_cur = wanted.min(limit.rlim_max).max(now);
+    // SAFETY: `limit` is a live rlimit that the call only reads.
+    if limit.rlim_cur > now && unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } == 0 {
+        return limit.rlim_cur;
+    }
+    now
+}
+
+/// What every POSIX system grants at least; counted with where the limit cannot be read.
+const POSIX_DESCRIPTORS_MIN: u64 = 20;
+
+/// Lets glibc keep at most two memory arenas. By default it makes one for each of many threads, and none of them
+/// gives its free pages to another.
+pub fn limit_memory_arenas() {
+    // SAFETY: the call takes two integers and changes a parameter of the allocator under the allocator's own lock.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
+/// Waits until `listener` has a connection to accept, or was shut down.
+pub fn wait_for_client(listener: &TcpListener) -> io::Result<()> {
+    loop {
+        match poll(listener.as_raw_fd(), libc::POLLIN, -1) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.map(|_| ()),
+        }
+    }
+}
+
+/// Whether the peer has closed its sending side, or the connection is gone, whatever data may still be unread.
+pub fn has_hung_up(socket: &TcpStream) -> bool {
+    // An error of the call itself is no news of the peer.
+    poll(socket.as_raw_fd(), libc::POLLRDHUP, 0).unwrap_or(0) != 0
+}
+
+fn poll(fd: RawFd, events: libc::c_short, timeout_ms: libc::c_int) -> io::Result<libc::c_short> {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: `entry` is one live pollfd, as the count of 1 says; the caller's borrow keeps `fd` open.
+    match unsafe { libc::poll(&mut entry, 1, timeout_ms) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(entry.revents),
+    }
+}
+
+/// Looks at unread bytes without taking them, waiting until they fill `buffer`, the receive timeout passes, or the
+/// peer stops sending; then there are fewer.
+pub fn peek_full(socket: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    let flags = libc::MSG_PEEK | libc::MSG_WAITALL;
+    // SAFETY: the pointer and the length describe `buffer`, which is ours to write for the whole call.
+    match unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) } {
+        -1 => Err(io::Error::last_os_error()),
+        // Never negative but -1, and never above the buffer's length.
+        count => Ok(count as usize),
+    }
+}
+
+/// How many bytes of payload the kernel has ever received on this connection; an end of stream counts as one.
+/// `None` where the kernel does not say (before Linux 4.1).
+pub fn received_bytes(socket: &TcpStream) -> Option<u64> {
+    // SAFETY: tcp_info holds integers only, for which all bits zero are a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let place: *mut libc::tcp_info = &mut info;
+    // SAFETY: `place` points to a live tcp_info and `length` says its size, beyond which the kernel never writes.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, place.cast(), &mut length)
+    };
+    let known = std::mem::offset_of!(libc::tcp_info, tcpi_bytes_received) + size_of::<u64>();
+    (result == 0 && length as usize >= known).then_some(info.tcpi_bytes_received)
+}
+
+/// The descriptor numbers that the next two opened files will probably get: the lowest free ones.
+///
+/// # Errors
+/// When no two are free.
+pub fn next_descriptors(listener: &TcpListener) -> io::Result<[RawFd; 2]> {
+    let (first, second) = (listener.try_clone()?, listener.try_clone()?);
+    Ok([first.as_raw_fd(), second.as_raw_fd()])
+}
+
+/// Finds the socket that was just accepted on `port` and duplicates it.
+///
+/// tiny_http keeps its sockets to itself, so we look for one of our port whose ends `is_new` does not know yet:
+/// first at the `likely` numbers, then at all of the process. The caller holds the accepted connection, so that its
+/// descriptors stay open meanwhile.
+pub fn duplicate_accepted(
+    port: u16,
+    likely: &[RawFd],
+    is_new: impl Fn(&Ends) -> bool,
+) -> Option<(TcpStream, Ends)> {
+    let look = |fd: RawFd| {
+        let ends = ends_of(fd).filter(|ends| ends.local.port() == port && is_new(ends))?;
+        // SAFETY: duplicating an open descriptor makes a new one and touches no memory. Only the sought socket gets
+        // here: to duplicate and close just any descriptor would be harmful, since closing one of SQLite's files
+        // drops the locks that this process holds on it.
+        let duplicate = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+        if duplicate < 0 {
+            return None;
+        }
+        // SAFETY: the call above made this descriptor, and nobody else knows its number.
+        let owned = unsafe { OwnedFd::from_raw_fd(duplicate) };
+        Some((TcpStream::from(owned), ends))
+    };
+    likely.iter().copied().find_map(look).or_else(|| open_descriptors().into_iter().find_map(look))
+}
+
+/// The numbers of all descriptors of this process.
+fn open_descriptors() -> Vec<RawFd> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
+        return Vec::new();
+    };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The ends of the connected IP socket behind a descriptor number; `None` for every other kind of descriptor.
+fn ends_of(fd: RawFd) -> Option<Ends> {
+    Some(Ends { local: address(fd, libc::getsockname)?, peer: address(fd, libc::getpeername)? })
+}
+
+/// How many descriptors of this process belong to connections that were accepted on `port`.
+#[cfg(test)]
+pub fn count_connections(port: u16) -> usize {
+    open_descriptors().into_iter().filter_map(ends_of).filter(|ends| ends.local.port() == port).count()
+}
+
+/// How often threads of this process have been switched from and to.
+#[cfg(test)]
+pub fn context_switches() -> i64 {
+    // SAFETY: rusage holds integers only, for which all bits zero are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a live, writable rusage.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+    usage.ru_nvcsw + usage.ru_nivcsw
+}
+
+type AddressCall =
+    unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
+
+fn address(fd: RawFd, call: AddressCall) -> Option<SocketAddr> {
+    // SAFETY: the calls take any number as a descriptor and fail on one that is no socket; `storage` and `length` come
+    // from socket2, which gives a zeroed address of the size that `length` says.
+    let ((), address) = unsafe {
+        SockAddr::try_init(|storage, length| match call(fd, storage.cast(), length) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        })
+    }
+    .ok()?;
+    address.as_socket()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        (client, listener.accept().unwrap().0, port)
+    }
+
+    #[test]
+    fn an_accepted_socket_is_found_with_and_without_a_good_guess() {
+        let (client, server, port) = pair();
+        for likely in [vec![server.as_raw_fd()], vec![], vec![0, 1, -1, 9999]] {
+            let (mut found, ends) = duplicate_accepted(port, &likely, |_| true).unwrap();
+            assert_eq!(ends.peer, client.local_addr().unwrap());
+            found.write_all(b"x").unwrap();
+            (&client).read_exact(&mut [0]).unwrap();
+        }
+        assert!(duplicate_accepted(port, &[], |_| false).is_none());
+        assert!(duplicate_accepted(port.wrapping_add(1), &[], |_| true).is_none());
+    }
+
+    #[test]
+    fn received_bytes_count_what_came_whether_read_or_not() {
+        let (mut client, mut server, _) = pair();
+        assert_eq!(received_bytes(&server), Some(0));
+        client.write_all(b"hello").unwrap();
+        server.read_exact(&mut [0; 3]).unwrap();
+        assert_eq!(received_bytes(&server), Some(5));
+        server.read_exact(&mut [0; 2]).unwrap();
+        assert_eq!(received_bytes(&server), Some(5));
+    }
+
+    #[test]
+    fn a_full_peek_waits_for_the_bytes_and_takes_none() {
+        let (mut client, mut server, _) = pair();
+        client.write_all(b"ab").unwrap();
+        server.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
+        assert_eq!(peek_full(&server, &mut [0; 3]).unwrap(), 2);
+        client.write_all(b"c").unwrap();
+        let mut seen = [0; 3];
+        assert_eq!((peek_full(&server, &mut seen).unwrap(), &seen), (3, b"abc"));
+        server.read_exact(&mut seen).unwrap();
+        assert_eq!(&seen, b"abc");
+    }
+
+    #[test]
+    fn a_peer_that_stops_sending_has_hung_up_though_data_is_unread() {
+        let (mut client, server, _) = pair();
+        client.write_all(b"ab").unwrap();
+        assert!(!has_hung_up(&server));
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(peek_full(&server, &mut [0; 3]).unwrap(), 2);
+        assert!(has_hung_up(&server));
+    }
+
+    #[test]
+    fn the_descriptor_limit_is_raised_and_never_lowered() {
+        let now = raise_descriptor_limit(0);
+        assert!(now >= POSIX_DESCRIPTORS_MIN);
+        assert!(raise_descriptor_limit(now) >= now);
+        assert_eq!(raise_descriptor_limit(1), raise_descriptor_limit(0));
+    }
+}
