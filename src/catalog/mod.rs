@@ -7,6 +7,7 @@ pub mod clients;
 pub mod config;
 pub mod discovery;
 pub mod env;
+pub mod example;
 pub mod fields;
 #[cfg(test)]
 pub mod fixture;
