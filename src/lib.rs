@@ -6,4 +6,5 @@ pub mod catalog;
 
 pub mod quota;
 
+pub mod store;
 pub mod upstream;
