@@ -331,3 +331,202 @@ fn grown_ms(steps: BenchSteps, strikes: u32) -> u64 {
     let doublings = strikes.saturating_sub(1).min(STRIKES_MAX);
     steps.first_ms.saturating_mul(1 << doublings).min(steps.cap_ms.max(steps.first_ms))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+    use crate::catalog::provider::Slot;
+
+    const NOW: Now = Now::at(3_600_000, 1_800_000_000_000);
+    const KEY: Scope = Scope::Key(Slot(1));
+    const MODEL: Scope = Scope::Model(Slot(2));
+    const GROWING: Term = Term::Growing(BenchSteps { first_ms: 60_000, cap_ms: 480_000 });
+
+    fn put(benches: &mut Benches, scope: Scope, cause: Cause, term: Term, now: Now) -> u64 {
+        benches.put(scope, cause, term, now.mono_ms, now).remaining_ms(now)
+    }
+
+    #[test]
+    fn benches_double_up_to_the_cap() {
+        let mut benches = Benches::new();
+        let mut now = NOW;
+        let mut lengths = Vec::new();
+        for _ in 0..6 {
+            let length_ms = put(&mut benches, KEY, Cause::RateLimit, GROWING, now);
+            lengths.push(length_ms / 1_000);
+            now = now.plus_ms(length_ms);
+            assert_eq!(benches.blocking(&[KEY], now), None, "over at its end");
+        }
+        assert_eq!(lengths, [60, 120, 240, 480, 480, 480]);
+    }
+
+    #[test]
+    fn quiet_time_and_success_forget_strikes() {
+        let mut benches = Benches::new();
+        let mut now = NOW;
+        for _ in 0..5 {
+            now = now.plus_ms(put(&mut benches, KEY, Cause::RateLimit, GROWING, now));
+        }
+        assert_eq!(benches.strikes(KEY, Cause::RateLimit, now), 5);
+        assert_eq!(benches.strikes(KEY, Cause::RateLimit, now.plus_ms(960_000)), 3);
+        assert_eq!(benches.strikes(KEY, Cause::RateLimit, now.plus_ms(86_400_000)), 0);
+        benches.succeeded(&[KEY], now.mono_ms, now.plus_ms(10));
+        assert_eq!(benches.strikes(KEY, Cause::RateLimit, now), 2);
+        benches.succeeded(&[KEY], now.mono_ms, now);
+        benches.succeeded(&[KEY], now.mono_ms, now);
+        assert_eq!((benches.strikes(KEY, Cause::RateLimit, now), benches.count), (0, 0));
+    }
+
+    #[test]
+    fn a_slow_success_does_not_lift_a_bench_that_began_meanwhile() {
+        let mut benches = Benches::new();
+        let began_ms = NOW.mono_ms;
+        let later = NOW.plus_ms(5_000);
+        put(&mut benches, KEY, Cause::Auth, GROWING, later);
+        benches.succeeded(&[KEY], began_ms, later.plus_ms(1_000));
+        assert!(benches.blocking(&[KEY], later.plus_ms(1_000)).is_some());
+        // A probe that began after the bench and went well lifts it.
+        benches.succeeded(&[KEY], later.mono_ms + 1, later.plus_ms(2_000));
+        assert!(benches.blocking(&[KEY], later.plus_ms(2_000)).is_none());
+    }
+
+    #[test]
+    fn a_success_lifts_no_other_scope() {
+        let mut benches = Benches::new();
+        put(&mut benches, KEY, Cause::Auth, GROWING, NOW);
+        benches.succeeded(&[MODEL, Scope::KeyModel(Slot(1), Slot(2))], NOW.mono_ms + 9, NOW.plus_ms(9));
+        assert!(benches.blocking(&[KEY], NOW.plus_ms(9)).is_some());
+    }
+
+    #[test]
+    fn calls_that_fail_together_are_one_strike() {
+        let mut benches = Benches::new();
+        let began_ms = NOW.mono_ms;
+        for after_ms in 10..20 {
+            benches.put(KEY, Cause::Unavailable, GROWING, began_ms, NOW.plus_ms(after_ms));
+        }
+        let now = NOW.plus_ms(20);
+        assert_eq!(benches.strikes(KEY, Cause::Unavailable, now), 1);
+        assert!(benches.blocking(&[KEY], now).expect("benched").remaining_ms(now) <= 60_000);
+        assert_eq!(benches.list(now).len(), 1);
+    }
+
+    #[test]
+    fn a_named_time_is_kept_up_to_the_cap_and_adds_no_strike() {
+        let mut benches = Benches::new();
+        assert_eq!(put(&mut benches, KEY, Cause::RateLimit, Term::Named { ms: 8_660 }, NOW), 8_660);
+        let huge = Term::Named { ms: 999_999_999_000 };
+        assert_eq!(put(&mut benches, KEY, Cause::RateLimit, huge, NOW), BENCH_MAX_MS);
+        assert_eq!(
+            put(&mut benches, KEY, Cause::RateLimit, Term::Named { ms: 5 }, NOW),
+            BENCH_MAX_MS,
+            "never shorter"
+        );
+        assert_eq!(benches.strikes(KEY, Cause::RateLimit, NOW), 1);
+        assert_eq!(put(&mut benches, MODEL, Cause::RateLimit, Term::Named { ms: 0 }, NOW), 1);
+    }
+
+    #[test]
+    fn patience_counts_before_it_benches() {
+        let steps = BenchSteps { first_ms: 30_000, cap_ms: 600_000 };
+        let patient = Term::Patient { steps, free_strikes: 2 };
+        let mut benches = Benches::new();
+        let mut now = NOW;
+        let mut lengths = Vec::new();
+        for _ in 0..5 {
+            lengths.push(put(&mut benches, MODEL, Cause::NoAnswer, patient, now) / 1_000);
+            now = now.plus_ms(120_000);
+        }
+        assert_eq!(lengths, [0, 0, 30, 60, 120]);
+    }
+
+    #[test]
+    fn causes_are_apart_and_the_longest_blocks() {
+        let mut benches = Benches::new();
+        put(&mut benches, KEY, Cause::RateLimit, Term::Named { ms: 1_000 }, NOW);
+        put(&mut benches, KEY, Cause::Auth, Term::Named { ms: 9_000 }, NOW);
+        put(&mut benches, MODEL, Cause::ModelMissing, Term::Named { ms: 5_000 }, NOW);
+        let blocking = |now| benches.blocking(&[KEY, MODEL], now).map(|bench| bench.cause);
+        assert_eq!(blocking(NOW), Some(Cause::Auth));
+        assert_eq!(blocking(NOW.plus_ms(9_000)), None);
+        assert_eq!(benches.strikes(KEY, Cause::Quota, NOW), 0);
+    }
+
+    #[test]
+    fn benches_are_listed_and_lifted_by_id() {
+        let mut benches = Benches::new();
+        let long = benches.put(KEY, Cause::Auth, Term::Named { ms: 9_000 }, NOW.mono_ms, NOW);
+        let short = benches.put(MODEL, Cause::ModelMissing, Term::Named { ms: 5_000 }, NOW.mono_ms, NOW);
+        assert_eq!(Vec::from_iter(benches.list(NOW).iter().map(|bench| bench.id)), [short.id, long.id]);
+        assert!(benches.lift(short.id));
+        assert!(!benches.lift(short.id));
+        assert_eq!(benches.list(NOW), [long]);
+        assert_eq!(benches.lift_all(NOW), 1);
+        assert_eq!((benches.list(NOW).len(), benches.count), (0, 0));
+        let again = benches.put(KEY, Cause::Auth, Term::Named { ms: 9_000 }, NOW.mono_ms, NOW);
+        assert!(again.id > long.id, "an id is never used twice");
+    }
+
+    #[test]
+    fn their_number_is_bounded_and_the_longest_stay() {
+        let mut benches = Benches::new();
+        let last = Scope::Key(Slot(u32::MAX));
+        put(&mut benches, last, Cause::Auth, Term::Named { ms: BENCH_MAX_MS }, NOW);
+        for number in 0..3 * BENCHES_MAX as u32 {
+            let term = Term::Named { ms: 60_000 + u64::from(number) };
+            put(&mut benches, Scope::Key(Slot(number)), Cause::Auth, term, NOW);
+            assert!(benches.count <= BENCHES_MAX);
+        }
+        assert!(benches.blocking(&[last], NOW).is_some());
+    }
+
+    /// Whatever happens in whatever order, the bookkeeping holds together.
+    #[test]
+    fn any_order_of_events_keeps_the_invariants() {
+        for seed in 0..40 {
+            let mut rng = Rng::seeded(seed);
+            let mut benches = Benches::new();
+            let mut now = NOW;
+            for _ in 0..2_000 {
+                now = now.plus_ms(rng.below(30_000) as u64);
+                let scope = Scope::Key(Slot(rng.below(4) as u32));
+                let cause = Cause::ALL[rng.below(Cause::ALL.len())];
+                let began_ms = now.mono_ms - rng.below(60_000) as u64;
+                match rng.below(4) {
+                    0 | 1 => {
+                        let term = match rng.below(3) {
+                            0 => Term::Named { ms: rng.below(1 << 40) as u64 },
+                            1 => Term::Patient { steps: cause.steps(), free_strikes: 1 },
+                            _ => Term::Growing(cause.steps()),
+                        };
+                        let before = benches.blocking(&[scope], now).map_or(0, |bench| bench.until_ms);
+                        let bench = benches.put(scope, cause, term, began_ms, now);
+                        assert!(bench.remaining_ms(now) <= BENCH_MAX_MS, "seed {seed}");
+                        let after = benches.blocking(&[scope], now).map_or(0, |bench| bench.until_ms);
+                        assert!(after >= before, "shortened, seed {seed}");
+                    }
+                    2 => {
+                        let held: Vec<Bench> = benches.list(now);
+                        benches.succeeded(&[scope], began_ms, now);
+                        let left = benches.list(now);
+                        for bench in held.iter().filter(|b| b.scope != scope || b.begun_ms > began_ms) {
+                            assert!(left.contains(bench), "lifted too much, seed {seed}");
+                        }
+                    }
+                    _ => {
+                        let id = benches.list(now).first().map_or(0, |bench| bench.id);
+                        assert_eq!(benches.lift(id), id > 0, "seed {seed}");
+                    }
+                }
+                let stored: usize = benches.by_scope.values().map(Vec::len).sum();
+                assert_eq!(stored, benches.count, "seed {seed}");
+                assert!(benches.by_scope.values().all(|all| !all.is_empty()), "seed {seed}");
+                let mut ids: Vec<u64> = benches.by_scope.values().flatten().map(|bench| bench.id).collect();
+                ids.sort_unstable();
+                ids.dedup();
+                assert_eq!(ids.len(), stored, "ids are unique, seed {seed}");
+            }
+        }
+    }
+}

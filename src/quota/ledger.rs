@@ -370,7 +370,7 @@ mod tests {
     use crate::base::rng::Rng;
     use crate::catalog::provider::{Limit, Limits, ResetZone, WindowKind};
     use crate::quota::meter::measure;
-    use crate::quota::wall::EARLIEST_WALL_MS;
+    use crate::quota::zone::EARLIEST_WALL_MS;
     use crate::quota::zone::Period;
 
     const HOUR: u64 = 3_600_000;

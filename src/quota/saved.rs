@@ -8,8 +8,9 @@ use super::Scope;
 use super::bench::{BENCH_MAX_MS, Bench, Benches, Cause};
 use super::ledger::{Ledger, OUTPUTS_KEPT};
 use super::meter::{COUNTERS_MAX, Counter, Meter, SPAN_MAX_MS, Window, measure};
-use super::wall::{EARLIEST_WALL_MS, Time};
+use super::wall::Time;
 use super::window::{Calendar, Rolling};
+use super::zone::EARLIEST_WALL_MS;
 use crate::base::clock::Now;
 use crate::catalog::provider::{Metric, ResetZone};
 use crate::catalog::slots::Slots;
@@ -28,6 +29,13 @@ const BENCH_ID_MAX: u64 = 1 << 53;
 pub struct LedgerState {
     pub meters: BTreeMap<String, MeterState>,
     pub outputs: BTreeMap<String, Vec<u32>>,
+}
+
+/// Names in a [`LedgerState`] that need not be kept.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Useless {
+    pub meters: Vec<String>,
+    pub outputs: Vec<String>,
 }
 
 /// The counters of one scope.
@@ -144,17 +152,17 @@ impl Ledger {
         }
     }
 
-    /// Takes in saved counters, into a ledger that has counted nothing yet. Returns the names of those that are of no
-    /// more use: run out, or not understood.
-    pub fn restore(&mut self, state: &LedgerState, slots: &mut Slots, now: Now) -> Vec<String> {
-        let mut useless = Vec::new();
+    /// Takes in saved counters, into a ledger that has counted nothing yet. Tells which are of no more use: run out,
+    /// or not understood.
+    pub fn restore(&mut self, state: &LedgerState, slots: &mut Slots, now: Now) -> Useless {
+        let mut useless = Useless::default();
         let mut wall = self.wall.get();
         for (name, saved) in &state.meters {
             wall.saved_at(saved.at);
             let meter = Meter::restored(saved, now);
             match Scope::by_name(name, slots) {
                 Some(scope) if !meter.counters.is_empty() => self.restore_meter(scope, meter, now),
-                _ => useless.push(name.clone()),
+                _ => useless.meters.push(name.clone()),
             }
         }
         self.wall.set(wall);
@@ -165,7 +173,7 @@ impl Ledger {
                         self.record_output(model, u64::from(*length));
                     }
                 }
-                _ => useless.push(name.clone()),
+                _ => useless.outputs.push(name.clone()),
             }
         }
         self.saved_version = self.version();
@@ -415,7 +423,7 @@ mod tests {
             }
             let then = Now::at(now.mono_ms * 3 + 777, now.wall_ms);
             let mut restored = Ledger::new();
-            assert_eq!(restored.restore(&parsed, &mut others, then), Vec::<String>::new());
+            assert_eq!(restored.restore(&parsed, &mut others, then), Useless::default());
             for name in state.meters.keys() {
                 let old = Scope::by_name(name, &mut slots).expect("a name of ours");
                 let new = Scope::by_name(name, &mut others).expect("a name of ours");

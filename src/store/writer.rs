@@ -1,0 +1,319 @@
+//! The writer thread: collects rows, fetches state, and decides when to write. It owns the database; nobody else
+//! touches the file.
+//!
+//! State is looked at every ten seconds and rows go out once a minute or when many have come, both in one
+//! transaction when they fall together. When nothing changed, nothing is written. A write that fails is tried again at
+//! growing distances; meanwhile state waits in memory, and rows up to a bound.
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use rusqlite::Connection;
+
+use super::db::{self, Db, Failure, StateChanges};
+use super::row::Row;
+use super::{Extent, History, Shared, StateSource, Trouble};
+use crate::base::clock;
+
+/// What a kill may cost: this much of the counters, and [`ROWS_EVERY`] of the rows.
+const STATE_EVERY: Duration = Duration::from_secs(10);
+const ROWS_EVERY: Duration = Duration::from_secs(60);
+/// Rows go out earlier when this many have come.
+const ROWS_BATCH: usize = 500;
+/// Rows that wait while the disk cannot be written; beyond that the oldest are dropped and counted.
+const ROWS_HELD_MAX: usize = 4_000;
+/// Between attempts on a disk that cannot be written: from the first, doubling to the last.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(300);
+/// How often rows are looked at that are too old or too many.
+const FORGET_EVERY: Duration = Duration::from_secs(3_600);
+/// A damaged database up to this size is found at the start; a larger one would take too long to look through, and is
+/// found when the damage is met.
+const CHECK_BYTES_MAX: u64 = 16 << 20;
+/// Rows told at once.
+const RECENT_MAX: usize = 1_000;
+/// A clock before this is unset, and says nothing about the age of rows.
+const EARLIEST_MS: u64 = crate::quota::zone::EARLIEST_WALL_MS;
+
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// What the writer is told.
+pub enum Message {
+    Row(Box<Row>),
+    Source(StateSource),
+    SaveNow,
+    Forget(Vec<String>),
+    Recent { limit: usize, reply: Sender<Vec<Row>> },
+    Close,
+}
+
+pub struct Writer {
+    path: PathBuf,
+    history: History,
+    shared: Arc<Shared>,
+    /// Held, never used: it keeps the data folder ours.
+    lock: Option<Connection>,
+    /// `None` while it cannot be opened.
+    db: Option<Db>,
+    source: Option<StateSource>,
+    /// State that has to be written, with what failed to be written before.
+    state: StateChanges,
+    /// The file is new: all state has to be written, not only what changes.
+    needs_everything: bool,
+    rows: VecDeque<Row>,
+    state_due: Instant,
+    rows_due: Option<Instant>,
+    forget_due: Instant,
+    retry: Option<Retry>,
+    damage: Option<String>,
+}
+
+#[derive(Clone, Copy)]
+struct Retry {
+    at: Instant,
+    wait: Duration,
+}
+
+impl Writer {
+    pub fn new(path: PathBuf, history: History, shared: Arc<Shared>, lock: Option<Connection>) -> Writer {
+        let now = Instant::now();
+        Writer {
+            path,
+            history,
+            shared,
+            lock,
+            db: None,
+            source: None,
+            state: StateChanges::new(),
+            needs_everything: false,
+            rows: VecDeque::new(),
+            state_due: now + STATE_EVERY,
+            rows_due: None,
+            // Not in the first minute, when everything else starts too.
+            forget_due: now + ROWS_EVERY,
+            retry: None,
+            damage: None,
+        }
+    }
+
+    /// Opens the database and reads what was saved. A damaged one is set aside and a new one begun.
+    pub fn open(&mut self) -> BTreeMap<String, String> {
+        match self.open_and_read() {
+            Ok(state) => state,
+            Err(error) => {
+                self.failed(&error);
+                if self.db.is_none() && error.trouble() == Trouble::Damaged {
+                    self.reopen();
+                }
+                BTreeMap::new()
+            }
+        }
+    }
+
+    fn open_and_read(&mut self) -> Result<BTreeMap<String, String>, Failure> {
+        let left_open = db::left_open(&self.path);
+        let opened = Db::open(&self.path)?;
+        if left_open && std::fs::metadata(&self.path).is_ok_and(|file| file.len() <= CHECK_BYTES_MAX) {
+            opened.check()?;
+        }
+        let state = opened.state()?;
+        self.db = Some(opened);
+        Ok(state)
+    }
+
+    /// What was damaged when the store was opened, if anything.
+    pub fn take_damage(&mut self) -> Option<String> {
+        self.damage.take()
+    }
+
+    /// The life of the thread. A panic is survived once; after a second one the store says that it is gone.
+    pub fn run(mut self, inbox: &Receiver<Message>) {
+        for _ in 0..2 {
+            match catch_unwind(AssertUnwindSafe(|| self.work(inbox))) {
+                Ok(()) => return,
+                // The connection may be in the middle of something; a fresh one is not.
+                Err(_) => {
+                    self.db = None;
+                    self.retry_later(Trouble::Disk, "the writer failed and begins anew".into());
+                }
+            }
+        }
+        let message = "the writer failed twice, nothing is saved any more; restart the gateway";
+        *self.shared.trouble.lock() = Some((Trouble::WriterGone, message.into()));
+    }
+
+    fn work(&mut self, inbox: &Receiver<Message>) {
+        loop {
+            match inbox.recv_deadline(self.next_turn()) {
+                Ok(Message::Row(row)) => self.take_row(*row),
+                Ok(Message::Source(source)) => self.source = Some(source),
+                Ok(Message::SaveNow) => self.state_due = Instant::now(),
+                Ok(Message::Forget(keys)) => self.state.extend(keys.into_iter().map(|key| (key, None))),
+                Ok(Message::Recent { limit, reply }) => {
+                    let _ = reply.send(self.recent(limit));
+                }
+                Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return self.close(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.turn();
+        }
+    }
+
+    /// When there is something to do, if nobody says anything before.
+    fn next_turn(&self) -> Instant {
+        let rows_due = self.rows_due.unwrap_or(self.state_due);
+        let due = self.state_due.min(rows_due).min(self.forget_due);
+        // Nothing but the wait for the next attempt ends while the disk cannot be written.
+        self.retry.map_or(due, |retry| retry.at)
+    }
+
+    /// Does what is due.
+    fn turn(&mut self) {
+        let now = Instant::now();
+        if self.retry.is_some_and(|retry| now < retry.at) {
+            return;
+        }
+        let rows_now = self.rows.len() >= ROWS_BATCH || self.rows_due.is_some_and(|due| due <= now);
+        if rows_now || self.state_due <= now {
+            self.fetch_state();
+            self.state_due = now + STATE_EVERY;
+            self.write(rows_now);
+        }
+        if self.forget_due <= now {
+            self.forget_due = now + if self.forget_rows() { Duration::from_secs(1) } else { FORGET_EVERY };
+        }
+    }
+
+    fn take_row(&mut self, row: Row) {
+        if self.rows.len() >= ROWS_HELD_MAX {
+            self.rows.pop_front();
+            self.shared.rows_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        self.rows.push_back(row);
+        self.rows_due.get_or_insert_with(|| Instant::now() + ROWS_EVERY);
+    }
+
+    fn fetch_state(&mut self) {
+        let extent = if self.needs_everything { Extent::Everything } else { Extent::Changes };
+        if let Some(source) = &mut self.source {
+            self.state.extend(source(extent));
+            self.needs_everything = false;
+        }
+    }
+
+    /// Writes the state that waits, and the rows if it is their turn.
+    fn write(&mut self, with_rows: bool) {
+        if self.db.is_none() && !self.reopen() {
+            return;
+        }
+        let rows = if with_rows { self.rows.len() } else { 0 };
+        let Some(db) = &mut self.db else { return };
+        if rows == 0 && self.state.is_empty() {
+            return;
+        }
+        match db.write(&self.state, self.rows.iter().take(rows)) {
+            Ok(()) => {
+                self.state.clear();
+                self.rows.clear();
+                if rows > 0 {
+                    self.rows_due = None;
+                }
+                self.shared.rows_written.fetch_add(rows as u64, Ordering::Relaxed);
+                self.shared.writes.fetch_add(1, Ordering::Relaxed);
+                self.recovered();
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn recovered(&mut self) {
+        if self.retry.take().is_some() {
+            *self.shared.trouble.lock() = None;
+        }
+    }
+
+    /// Opens the database again; true when it is open.
+    fn reopen(&mut self) -> bool {
+        if let Some(folder) = self.path.parent() {
+            // Whatever is wrong with the folder, opening says it.
+            let _ = db::prepare_folder(folder);
+        }
+        match Db::open(&self.path) {
+            Ok(opened) => {
+                self.db = Some(opened);
+                self.needs_everything = true;
+                self.fetch_state();
+                self.recovered();
+                true
+            }
+            Err(error) => {
+                self.failed(&error);
+                false
+            }
+        }
+    }
+
+    /// Remembers an error, moves a damaged file away, and plans the next attempt.
+    fn failed(&mut self, error: &Failure) {
+        let trouble = error.trouble();
+        let mut message = format!("freeway.db: {error}; {}", trouble.hint());
+        if trouble == Trouble::Damaged {
+            self.db = None;
+            match db::set_aside(&self.path, clock::now().wall_ms) {
+                Ok(aside) => {
+                    message =
+                        format!("freeway.db was damaged ({error}) and was moved to {}", aside.display());
+                    self.damage = Some(message.clone());
+                }
+                Err(denied) => message = format!("{message}, but it cannot be moved away: {denied}"),
+            }
+        }
+        self.retry_later(trouble, message);
+    }
+
+    fn retry_later(&mut self, trouble: Trouble, message: String) {
+        let wait = self.retry.map_or(RETRY_FIRST, |retry| (retry.wait * 2).min(RETRY_MAX));
+        self.retry = Some(Retry { at: Instant::now() + wait, wait });
+        *self.shared.trouble.lock() = Some((trouble, message));
+    }
+
+    fn recent(&self, limit: usize) -> Vec<Row> {
+        let limit = limit.min(RECENT_MAX);
+        let mut rows: Vec<Row> = self.rows.iter().rev().take(limit).cloned().collect();
+        if let (Some(db), true) = (&self.db, rows.len() < limit) {
+            // A database that cannot be read tells so at the next write.
+            rows.extend(db.recent(limit - rows.len()).unwrap_or_default());
+        }
+        rows
+    }
+
+    /// True when more rows are to be removed.
+    fn forget_rows(&mut self) -> bool {
+        let wall_ms = clock::now().wall_ms;
+        let Some(db) = &mut self.db else { return false };
+        if wall_ms < EARLIEST_MS {
+            return false;
+        }
+        let oldest_ms = wall_ms.saturating_sub(self.history.days.saturating_mul(DAY_MS));
+        match db.forget(oldest_ms, self.history.bytes) {
+            Ok(more) => more,
+            Err(error) => {
+                self.failed(&error);
+                false
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        self.fetch_state();
+        self.write(true);
+        if let Some(Err(error)) = self.db.take().map(Db::close) {
+            self.failed(&error);
+        }
+        self.lock = None;
+    }
+}
