@@ -26,7 +26,7 @@ def ask(url, model, text, stream):
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
     answer = connection.getresponse()
     headers = {name.lower(): value for name, value in answer.getheaders()}
-    print("   says  ", end="", flush=True)
+    print("   says   ", end="", flush=True)
     said, done = "", False
     if stream and answer.status == 200:
         for line in answer:
