@@ -6,6 +6,7 @@ missed. See README.md for what each row means.
 
     BENCH_SECONDS   time for one turn (6); 2 gives a quick, rough look
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -83,30 +84,33 @@ def wrk(url, clients, seconds):
 
 
 class Bench:
-    """The three sides, and the rows found so far."""
+    """The three sides, and the rows found so far. `running` ends all that is started here."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, running):
         self.folder = folder
         self.rows, self.notes, self.figures = [], [], {}
-        self.upstream = servers.upstream()
-        self.nginx = servers.Nginx(folder / "nginx", self.upstream.url)
-        self.trickle = servers.freeway(folder / "trickle", self.upstream.url)
-        self.freeway = servers.freeway(folder / "freeway", self.upstream.url)
+        self.upstream = running.enter_context(servers.upstream())
+        self.nginx = running.enter_context(servers.Nginx(folder / "nginx", self.upstream.url))
+        self.trickle = running.enter_context(servers.freeway(folder / "trickle", self.upstream.url))
+        self.freeway = running.enter_context(servers.freeway(folder / "freeway", self.upstream.url))
         self.counted = writes_are_counted(folder)
 
     @property
     def sides(self):
         return {"direct": self.upstream, "nginx": self.nginx, "freeway": self.freeway}
 
+    def turns(self):
+        """All sides in every round, each of them first as often as the others."""
+        sides = list(self.sides.items())
+        for number in range(ROUNDS):
+            first = number % len(sides)
+            yield from sides[first:] + sides[:first]
+
     def gauge(self, *more):
         return Gauge([self.upstream, self.nginx, self.trickle, self.freeway, *more])
 
     def row(self, *args, **kwargs):
         self.rows.append(Row(*args, **kwargs))
-
-    def stop(self):
-        for one in (self.freeway, self.trickle, self.nginx, self.upstream):
-            one.stop()
 
 
 def idle(bench, when, settle_s):
@@ -138,10 +142,9 @@ def starts(bench):
             for name, start in (("nginx", servers.Nginx), ("freeway", servers.freeway)):
                 root = bench.folder / f"start-{name}"
                 began = time.monotonic()
-                server = start(root, bench.upstream.url)
-                servers.chat(server)
-                taken[name].append((time.monotonic() - began) * 1000)
-                server.stop()
+                with start(root, bench.upstream.url) as server:
+                    servers.chat(server)
+                    taken[name].append((time.monotonic() - began) * 1000)
     # The first start makes the data folder and reads the program from the disk; all count alike.
     bench.row("start to first answer", "ms", statistics.median(taken["freeway"]), 60, 25,
               statistics.median(taken["nginx"]), gauge=gauge)
@@ -169,14 +172,13 @@ def many_clients(bench):
         wrk(server.url, 64, 1)
     written = written_bytes(bench.freeway.pid)
     with bench.gauge() as gauge:
-        for _ in range(ROUNDS):
-            for name, server in bench.sides.items():
-                before = cpu_s(server.pid)
-                seen = wrk(server.url, 64, max(1, SECONDS // 2))
-                used[name] += cpu_s(server.pid) - before
-                calls[name] += seen["requests"]
-                seconds[name] += seen["seconds"]
-                failed[name] += seen["failed"]
+        for name, server in bench.turns():
+            before = cpu_s(server.pid)
+            seen = wrk(server.url, 64, max(1, SECONDS // 2))
+            used[name] += cpu_s(server.pid) - before
+            calls[name] += seen["requests"]
+            seconds[name] += seen["seconds"]
+            failed[name] += seen["failed"]
     per_call = (written_bytes(bench.freeway.pid) - written) / max(1, calls["freeway"]) / 1024
     cost = {name: used[name] / max(1, calls[name]) * 10_000 for name in used}
     bench.row("processor time of 10,000 chat calls, 64 clients", "s", cost["freeway"], 6 * cost["nginx"],
@@ -193,18 +195,17 @@ def streams(bench, clients, must_ms, aim_ms):
     say(f"{clients} streams")
     first, delay, chunks, used, failed = ({name: [] for name in bench.sides} for _ in range(5))
     with bench.gauge() as gauge:
-        for _ in range(ROUNDS):
-            for name, server in bench.sides.items():
-                before = cpu_s(server.pid)
-                seen = load("stream", "--target", f"{name}={server.url}", "--model", "auto", "--clients", clients,
-                            "--repeats", max(1, SECONDS // 2), "--chunks", 50, "--delay-ms", 20)
-                used[name].append(cpu_s(server.pid) - before)
-                first[name].append(seen["first_token"]["p50"] / 1000)
-                delay[name].append(seen["chunk_delay"]["p50"] / 1000)
-                chunks[name].append(seen["chunks"])
-                failed[name].append(seen["failed"])
-                if seen["failure"]:
-                    bench.notes.append(f"{name}, {clients} streams: {seen['failure']}")
+        for name, server in bench.turns():
+            before = cpu_s(server.pid)
+            seen = load("stream", "--target", f"{name}={server.url}", "--model", "auto", "--clients", clients,
+                        "--repeats", max(1, SECONDS // 2), "--chunks", 50, "--delay-ms", 20)
+            used[name].append(cpu_s(server.pid) - before)
+            first[name].append(seen["first_token"]["p50"] / 1000)
+            delay[name].append(seen["chunk_delay"]["p50"] / 1000)
+            chunks[name].append(seen["chunks"])
+            failed[name].append(seen["failed"])
+            if seen["failure"]:
+                bench.notes.append(f"{name}, {clients} streams: {seen['failure']}")
     median = {name: statistics.median(values) for name, values in first.items()}
     bench.row(f"first token, {clients} streams, added median", "ms", median["freeway"] - median["direct"], must_ms, aim_ms,
               median["nginx"] - median["direct"], f"({median['direct']:.3f})", gauge)
@@ -222,7 +223,11 @@ def streams(bench, clients, must_ms, aim_ms):
 def five_hundred_streams(bench):
     """500 streams at once on a gateway with a worker for each."""
     say("500 streams")
-    wide = servers.freeway(bench.folder / "wide", bench.upstream.url, {"server": {"workers": 512}})
+    with servers.freeway(bench.folder / "wide", bench.upstream.url, {"server": {"workers": 512}}) as wide:
+        all_at_once(bench, wide)
+
+
+def all_at_once(bench, wide):
     sides = {"direct": bench.upstream, "nginx": bench.nginx, "freeway": wide}
     chunks, delay_ms = (20, 100) if QUICK else (50, 200)
     incomplete, first = {}, {}
@@ -238,7 +243,6 @@ def five_hundred_streams(bench):
     bench.row("incomplete of 500 streams", "streams", incomplete["freeway"], 0, 0, incomplete["nginx"], incomplete["direct"])
     bench.row("first token, 500 streams, added median", "ms", first["freeway"] - first["direct"],
               nginx=first["nginx"] - first["direct"], direct=f"({first['direct']:.3f})", gauge=gauge)
-    wide.stop()
 
 
 def planning(bench):
@@ -324,11 +328,9 @@ def main():
     shutil.rmtree(OUT, ignore_errors=True)
     (OUT / "work").mkdir(parents=True)
     began = time.monotonic()
-    bench = Bench(OUT / "work")
-    try:
+    with contextlib.ExitStack() as running:
+        bench = Bench(OUT / "work", running)
         run(bench)
-    finally:
-        bench.stop()
     shutil.rmtree(OUT / "work", ignore_errors=True)
     sys.exit(report(bench, time.monotonic() - began))
 

@@ -71,6 +71,12 @@ class Nginx:
         self.process.terminate()
         self.process.wait()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
 
 def chat(server):
     """One chat call that has to succeed."""

@@ -5,6 +5,7 @@
 
 The clients are installed once, into `.cache/clients`, from the package registries.
 """
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -95,30 +96,31 @@ def run_client(name, command, env):
 def main():
     mock_only = "--mock-only" in sys.argv
     clients = install_all()
-    passed, failed = [], []
-    with tempfile.TemporaryDirectory(prefix="freeway-clients-") as root, Mock(BINARIES / "mock-upstream", "alpha") as mock:
+    passed, failed, cases = [], [], {}
+    with contextlib.ExitStack() as running:
+        root = running.enter_context(tempfile.TemporaryDirectory(prefix="freeway-clients-"))
+        mock = running.enter_context(Mock(BINARIES / "mock-upstream", "alpha"))
         env = {"CLIENTS_KEY": CLIENT_KEY, "CLIENTS_MOCK": mock.url}
         if mock_only:
-            env |= {"CLIENTS_BASE_URL": mock.url + "/v1", "CLIENTS_MODEL": "mock-small", "CLIENTS_EMBED_MODEL": "mock-embed"}
             served = mock
+            env |= {"CLIENTS_MODEL": "mock-small", "CLIENTS_EMBED_MODEL": "mock-embed"}
         else:
-            embed = {"id": "mock-embed", "caps": ["embed"]}
-            provider(root, "alpha", mock.url + "/v1", ["mock-small", embed])
-            served = gateway(BINARIES / "freeway", root, {"FREEWAY_KEYS": CLIENT_KEY, "ALPHA_KEY": "upstream-key"})
-            env |= {"CLIENTS_BASE_URL": served.url + "/v1", "CLIENTS_GATEWAY": "1",
-                    "CLIENTS_MODEL": "alpha/mock-small", "CLIENTS_EMBED_MODEL": "alpha/mock-embed"}
-        cases = {}
+            provider(root, "alpha", mock.url + "/v1", ["mock-small", {"id": "mock-embed", "caps": ["embed"]}])
+            keys = {"FREEWAY_KEYS": CLIENT_KEY, "ALPHA_KEY": "upstream-key"}
+            served = running.enter_context(gateway(BINARIES / "freeway", root, keys))
+            env |= {"CLIENTS_GATEWAY": "1", "CLIENTS_MODEL": "alpha/mock-small",
+                    "CLIENTS_EMBED_MODEL": "alpha/mock-embed"}
         for name, command in clients.items():
-            ok, bad = run_client(name, command, env)
+            ok, bad = run_client(name, command, {**env, "CLIENTS_BASE_URL": served.url + "/v1"})
             cases[name] = {*ok, *bad}
             passed += [f"{name}.{case}" for case in ok]
             failed += [f"{name}.{case}" for case in bad]
-        if cases["python"] != cases["node"]:
-            failed.append(f"the clients differ in their cases: {sorted(cases['python'] ^ cases['node'])}")
-        if served.stop() != 0 and not mock_only:
+        if served is not mock and served.stop() != 0:
             failed.append("the gateway did not stop with exit code 0")
         if failed:
-            print(f"the gateway's log ends:\n{served.log()}")
+            print(f"the log of {served.name} ends:\n{served.log()}")
+    if cases["python"] != cases["node"]:
+        failed.append(f"the clients differ in their cases: {sorted(cases['python'] ^ cases['node'])}")
     for case in failed:
         print(f"FAILED {case}")
     print(f"clients: {len(passed)} passed, {len(failed)} failed")

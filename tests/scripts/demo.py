@@ -26,7 +26,7 @@ def ask(url, model, text, stream):
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
     answer = connection.getresponse()
     headers = {name.lower(): value for name, value in answer.getheaders()}
-    print("   says  ", end="", flush=True)
+    print("   says   ", end="", flush=True)
     said, done = "", False
     if stream and answer.status == 200:
         for line in answer:
@@ -67,8 +67,8 @@ def show(number, what, url, model, text, expected, stream=False):
 def main():
     if len(sys.argv) != 2:
         sys.exit("usage: demo.py PATH_OF_THE_BINARY")
-    with tempfile.TemporaryDirectory(prefix="freeway-demo-") as root:
-        served = gateway(sys.argv[1], root, arguments=("serve", "--demo"))
+    with (tempfile.TemporaryDirectory(prefix="freeway-demo-") as root,
+          gateway(sys.argv[1], root, arguments=("serve", "--demo")) as served):
         print(f"freeway serve --demo: listening on {served.url}, with two upstreams of its own")
         alpha = {"x-freeway-provider": "alpha", "x-freeway-attempts": "1"}
         beta = {"x-freeway-provider": "beta", "x-freeway-attempts": "2", "x-freeway-trail": "alpha/"}

@@ -201,23 +201,24 @@ def main():
         sys.exit("usage: smoke.py FOLDER_OF_THE_BINARIES")
     folder = pathlib.Path(sys.argv[1])
     mock = folder / "mock-upstream"
-    with tempfile.TemporaryDirectory(prefix="freeway-smoke-") as root, Mock(mock, "alpha") as alpha, Mock(mock, "beta") as beta:
+    with (tempfile.TemporaryDirectory(prefix="freeway-smoke-") as root,
+          Mock(mock, "alpha") as alpha, Mock(mock, "beta") as beta):
         chat = {"id": "mock-small", "caps": ["chat", "tools", "json"], "alias": ["fast"]}
         for priority, one in enumerate((alpha, beta), start=1):
             provider(root, one.name, one.url + "/v1", [chat, {"id": "mock-embed", "caps": ["embed"]}], priority=priority)
         env = {"FREEWAY_KEYS": KEY, "ALPHA_KEY": "key-of-alpha", "BETA_KEY": "key-of-beta"}
-        served = gateway(folder / "freeway", root, env)
-        walk = Walk(served.url, alpha, beta)
-        # The failover benches alpha, so it comes last among those that alpha serves; refusals need nobody.
-        for part in (control_routes, model_routes, inference_routes, refusals, operator_routes):
-            part(walk)
+        with gateway(folder / "freeway", root, env) as served:
+            walk = Walk(served.url, alpha, beta)
+            # The failover benches alpha, so it comes last among those that alpha serves; refusals need nobody.
+            for part in (control_routes, model_routes, inference_routes, refusals, operator_routes):
+                part(walk)
 
-        def stopped():
-            assert served.stop() == 0, "exit code of the stop"
+            def stopped():
+                assert served.stop() == 0, "exit code of the stop"
 
-        walk.check("SIGTERM ends it with exit code 0", stopped)
-        if walk.failed:
-            print(f"the gateway's log ends:\n{served.log()}")
+            walk.check("SIGTERM ends it with exit code 0", stopped)
+            if walk.failed:
+                print(f"the gateway's log ends:\n{served.log()}")
     print(f"smoke: {walk.passed} passed, {walk.failed} failed")
     sys.exit(1 if walk.failed else 0)
 

@@ -1,7 +1,7 @@
 //! The load generator of the benchmark. One line of JSON goes to stdout; times are in microseconds.
 //!
 //!     load pair   --seconds 10 --target direct=URL --target nginx=URL ...
-//!         one connection to each target, requests strictly in turn: what one client waits
+//!         one connection to each target, requests strictly in turn, each target first as often: what one client waits
 //!     load stream --target freeway=URL --clients 64 --repeats 3 --chunks 50 --delay-ms 20 [--spread-ms 20]
 //!         clients that read one stream after the other: first token, delay of each chunk, what was lost
 //!
@@ -139,14 +139,17 @@ fn pair(options: &Options) -> Result<String, String> {
         sides.push((name, *address, socket, Vec::new()));
     }
     let mut until = None;
-    for round in 0.. {
+    for round in 0_usize.. {
         if round == WARM_UP_CALLS {
             until = Some(Instant::now() + Duration::from_secs(options.seconds));
         }
         if until.is_some_and(|until| Instant::now() > until) {
             break;
         }
-        for (name, address, socket, waited) in &mut sides {
+        // Who comes after whom matters when cores fall asleep between calls, so the order rotates.
+        let count = sides.len();
+        for at in (0..count).map(|offset| (round + offset) % count) {
+            let (name, address, socket, waited) = &mut sides[at];
             let request = options.request(*address, false);
             let started = Instant::now();
             call(socket, &request).map_err(|error| format!("{name}: {error}"))?;
