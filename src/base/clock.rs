@@ -46,6 +46,16 @@ pub fn now() -> Now {
     Now { mono_ms, wall_ms }
 }
 
+/// The monotonic clock as the standard library has it, for waits and deadlines at the edges.
+pub fn instant() -> Instant {
+    Instant::now()
+}
+
+/// Blocks the calling thread.
+pub fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
 /// Milliseconds since this process first asked for the time.
 pub fn uptime_ms() -> u64 {
     start().elapsed().as_millis() as u64

@@ -2,7 +2,7 @@
 //! for upstream calls, the store, the log.
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -33,6 +33,20 @@ pub struct Gateway {
     pub store: Store,
     pub turns: TurnLog,
     pub counts: Counts,
+    /// Requests that wait for a candidate to free up.
+    held: AtomicUsize,
+}
+
+/// Most requests that wait for a candidate at once: each holds a worker.
+const HELD_MAX: usize = 16;
+
+/// The place of one waiting request; dropping it gives the place back.
+pub struct Held<'g>(&'g AtomicUsize);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Requests since the start.
@@ -79,7 +93,14 @@ impl Gateway {
             store,
             turns: TurnLog::default(),
             counts: Counts::default(),
+            held: AtomicUsize::new(0),
         }
+    }
+
+    /// A place among the requests that wait, if there is one left.
+    pub fn hold_one(&self) -> Option<Held<'_>> {
+        let held = Held(&self.held);
+        (self.held.fetch_add(1, Ordering::AcqRel) < HELD_MAX).then_some(held)
     }
 
     /// The snapshot in use. A request takes it once and keeps it to its end.

@@ -3,9 +3,10 @@
 //!
 //! The gate: frames are held until the first that is part of an answer. Until then any failure can move on to somebody
 //! else without the client noticing; after it none can.
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::turn::Turn;
+use crate::base::clock;
 use crate::context::tokens;
 use crate::upstream::client::{ANSWER_BYTES_MAX, Reply};
 use crate::upstream::watch::Watch;
@@ -19,7 +20,7 @@ const GRACE: Duration = Duration::from_millis(1_500);
 /// How long the end of the connection's current answer is waited for, so that the connection can be used again.
 const DRAIN: Duration = Duration::from_millis(100);
 /// Bytes read at a time.
-const PIECE_BYTES: usize = 16 * 1024;
+const PIECE_BYTES: usize = 4 * 1024;
 /// A reservation is topped up whenever so many further tokens came.
 const TOP_UP_TOKENS: u64 = 256;
 /// Bytes looked at before a body counts as no event stream.
@@ -48,16 +49,14 @@ pub struct Relay<'t> {
     decoder: Decoder,
     /// Shaped frames that have not left.
     held: Vec<u8>,
-    /// What the model says about text and tokens, for estimates.
-    ratio: f64,
     topped_up_tokens: u64,
     finished: bool,
     done: bool,
 }
 
 impl<'t> Relay<'t> {
-    /// `idle` is the longest wait between data events, `ratio` the model's tokens per estimated token.
-    pub fn new(turn: &'t Turn, watch: &'t Watch, idle: Duration, ratio: f64, options: ShapeOptions) -> Relay<'t> {
+    /// `idle` is the longest wait between data events.
+    pub fn new(turn: &'t Turn, watch: &'t Watch, idle: Duration, options: ShapeOptions) -> Relay<'t> {
         Relay {
             turn,
             watch,
@@ -65,7 +64,6 @@ impl<'t> Relay<'t> {
             shaper: ChunkShaper::new(options),
             decoder: Decoder::new(),
             held: Vec::new(),
-            ratio,
             topped_up_tokens: 0,
             finished: false,
             done: false,
@@ -118,17 +116,12 @@ impl<'t> Relay<'t> {
     }
 
     /// What the upstream said about usage, else our estimate.
-    pub fn usage(&self, prompt_tokens: u64) -> Usage {
-        self.shaper.usage().unwrap_or_else(|| Usage::estimate(prompt_tokens, self.output_tokens()))
+    pub fn usage(&self) -> Usage {
+        self.shaper.usage().unwrap_or_else(|| self.estimate())
     }
 
-    /// Tokens of output so far, estimated.
-    pub fn output_tokens(&self) -> u64 {
-        tokens::estimate(self.shaper.output(), self.ratio)
-    }
-
-    pub fn finish_reason(&self) -> Option<&str> {
-        self.shaper.finish_reason()
+    fn estimate(&self) -> Usage {
+        tokens::estimated_usage(self.turn.prompt_tokens, self.shaper.output())
     }
 
     /// Shapes every event that has come; an event that ends the attempt is returned.
@@ -163,7 +156,7 @@ impl<'t> Relay<'t> {
         }
         if alive {
             self.watch.set_phase(Phase::Stream);
-            self.watch.set_deadline(Instant::now() + if self.finished { GRACE } else { self.idle });
+            self.watch.set_deadline(clock::instant() + if self.finished { GRACE } else { self.idle });
         }
         failed
     }
@@ -176,7 +169,7 @@ impl<'t> Relay<'t> {
         self.turn.commit(&self.held);
         self.held.clear();
         self.turn.set_pulse(self.watch);
-        let tokens = self.output_tokens();
+        let tokens = self.estimate().completion;
         if tokens >= self.topped_up_tokens + TOP_UP_TOKENS {
             self.topped_up_tokens = tokens;
             top_up(tokens);
@@ -184,8 +177,7 @@ impl<'t> Relay<'t> {
     }
 
     fn end(&mut self) -> Streamed {
-        let estimate = Usage::estimate(self.turn.prompt_tokens(), self.output_tokens());
-        match self.shaper.end(estimate, &mut self.held) {
+        match self.shaper.end(self.estimate(), &mut self.held) {
             End::Complete => {
                 self.turn.finish(&self.held);
                 if self.turn.client_left() { Streamed::ClientLeft } else { Streamed::Served }
@@ -219,7 +211,7 @@ impl<'t> Relay<'t> {
     /// Reads the end of the answer, so that the connection can carry the next one.
     fn drain(&self, reply: &mut Reply, piece: &mut [u8]) {
         self.watch.set_pulse(None);
-        self.watch.set_deadline(Instant::now() + DRAIN);
+        self.watch.set_deadline(clock::instant() + DRAIN);
         // Whatever comes or fails now is of no interest: the connection is closed unless this is its clean end.
         let _ = reply.body.read(piece);
     }

@@ -1,0 +1,154 @@
+//! What happens beside requests, on the main thread: one table of periods, and orders from signals.
+//!
+//! Nothing here may take long, because a signal to stop waits for it; what may, such as fetching model lists, gets a
+//! thread of its own, one at a time.
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::base::clock;
+use crate::discover;
+use crate::relay::gateway::Gateway;
+
+/// What the main thread is told to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Reload,
+    Stop,
+}
+
+/// Orders on their way to the main thread; signals that come faster are one.
+const ORDERS_MAX: usize = 16;
+
+/// Both ends of the way to the main thread.
+pub struct Orders(Sender<Order>, Receiver<Order>);
+
+pub fn orders() -> Orders {
+    let (sender, receiver) = bounded(ORDERS_MAX);
+    Orders(sender, receiver)
+}
+
+impl Orders {
+    pub fn sender(&self) -> Sender<Order> {
+        self.0.clone()
+    }
+}
+
+/// A job and how often it runs.
+struct Job {
+    name: &'static str,
+    period: Duration,
+    run: fn(&Arc<Gateway>, &mut Memory),
+}
+
+/// Every job.
+const JOBS: [Job; 2] = [
+    Job { name: "watch files", period: Duration::from_secs(5), run: watch_files },
+    Job { name: "discover models", period: Duration::from_secs(60), run: discover_models },
+];
+
+/// What jobs remember from one run to the next.
+struct Memory {
+    files: Fingerprint,
+    discovering: Arc<AtomicBool>,
+}
+
+/// Runs the jobs until told to stop.
+pub fn run(gateway: &Arc<Gateway>, orders: &Orders) {
+    let mut memory = Memory { files: fingerprint(gateway), discovering: Arc::default() };
+    // Discovery begins at once: a provider without declared models serves nothing before it.
+    let mut due = JOBS.map(|job| clock::instant() + if job.name == "discover models" { Duration::ZERO } else { job.period });
+    loop {
+        let next = due.iter().min().copied().unwrap_or_else(clock::instant);
+        match orders.1.recv_deadline(next) {
+            Ok(Order::Stop) => return,
+            Ok(Order::Reload) => {
+                memory.files = fingerprint(gateway);
+                reload(gateway, "told to by a signal");
+            }
+            Err(_) => {
+                for (job, due) in JOBS.iter().zip(&mut due) {
+                    if *due <= clock::instant() {
+                        *due = clock::instant() + job.period;
+                        let run = AssertUnwindSafe(|| (job.run)(gateway, &mut memory));
+                        if catch_unwind(run).is_err() {
+                            log::error!("the job \"{}\" failed; it runs again in {} s", job.name, job.period.as_secs());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn reload(gateway: &Gateway, why: &str) {
+    match gateway.reload() {
+        Ok(snapshot) => {
+            log::info!("files read again: {why}");
+            for issue in &snapshot.issues {
+                log::warn!("{}: {}", issue.file, issue.message);
+            }
+        }
+        Err(issues) => {
+            for issue in issues {
+                log::error!("{}: {}", issue.file, issue.message);
+            }
+        }
+    }
+}
+
+/// Size and time of every file that a load reads, so that a change is seen without reading anything.
+type Fingerprint = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
+
+/// Most provider files looked at; a load reads no more either.
+const FILES_MAX: usize = 1_000;
+
+fn fingerprint(gateway: &Gateway) -> Fingerprint {
+    let paths = &gateway.paths;
+    let mut seen = Fingerprint::new();
+    let mut look = |path: &Path| {
+        if let Ok(about) = std::fs::metadata(path) {
+            seen.insert(path.to_owned(), (about.len(), about.modified().ok()));
+        }
+    };
+    look(&paths.config);
+    look(&paths.env_file);
+    look(&paths.data.join("clients.json"));
+    for entry in std::fs::read_dir(&paths.providers).into_iter().flatten().flatten().take(FILES_MAX) {
+        look(&entry.path());
+    }
+    seen
+}
+
+fn watch_files(gateway: &Arc<Gateway>, memory: &mut Memory) {
+    let now = fingerprint(gateway);
+    if now != memory.files {
+        memory.files = now;
+        reload(gateway, "one of them changed");
+    }
+}
+
+/// Fetches model lists that are missing or old, on a thread of its own.
+fn discover_models(gateway: &Arc<Gateway>, memory: &mut Memory) {
+    let snapshot = gateway.snapshot();
+    if !discover::is_due(&snapshot, &gateway.discovered(), clock::now())
+        || memory.discovering.swap(true, Ordering::AcqRel)
+    {
+        return;
+    }
+    let (gateway, discovering) = (Arc::clone(gateway), Arc::clone(&memory.discovering));
+    let run = move || {
+        if catch_unwind(AssertUnwindSafe(|| discover::run(&gateway))).is_err() {
+            log::error!("fetching model lists failed; it is tried again");
+        }
+        discovering.store(false, Ordering::Release);
+    };
+    if std::thread::Builder::new().name("discover".into()).spawn(run).is_err() {
+        memory.discovering.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,62 @@
+//! The log: one line to standard error for each event, with its level in front as journald reads it. Times and process
+//! ids are added by whoever collects the lines.
+use std::io::{IsTerminal, Write};
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+use crate::catalog::settings::LogLevel;
+
+/// Begins to write lines of `level` and above. Later calls change the level.
+pub fn start(level: LogLevel) {
+    // An error means that the logger is in place already, which is what is wanted.
+    let _ = log::set_boxed_logger(Box::new(Stderr { for_journal: !std::io::stderr().is_terminal() }));
+    log::set_max_level(match level {
+        LogLevel::Error => LevelFilter::Error,
+        LogLevel::Warn => LevelFilter::Warn,
+        LogLevel::Info => LevelFilter::Info,
+        LogLevel::Debug => LevelFilter::Debug,
+    });
+}
+
+/// Writes a line to standard output, for people and for programs that started us.
+pub fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    // A reader that went away is no reason to stop.
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// Writes to standard error whatever the level.
+pub fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+struct Stderr {
+    /// Lines go to a file or a journal, which knows the `<n>` of sd-daemon(3).
+    for_journal: bool,
+}
+
+impl Log for Stderr {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // Libraries speak of what is ordinary for us.
+        metadata.target().starts_with("freeway")
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let (number, word) = match record.level() {
+            Level::Error => (3, "error"),
+            Level::Warn => (4, "warning"),
+            Level::Info => (6, "info"),
+            Level::Debug | Level::Trace => (7, "debug"),
+        };
+        let text = record.args().to_string().replace(['\n', '\r'], " ");
+        match self.for_journal {
+            true => complain(&format!("<{number}>{word}: {text}")),
+            false => complain(&format!("{word}: {text}")),
+        }
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,220 @@
+//! One upstream call: sent, and its answer passed on or read whole. Says what happened; what it means is judged by
+//! `route`.
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::stream::{Relay, Streamed};
+use super::turn::{Operation, Turn};
+use crate::base::clock;
+use crate::base::text::fresh_id;
+use crate::catalog::provider::{Key, Model, Provider};
+use crate::context::tokens;
+use crate::route::outcome::NoAnswer;
+use crate::upstream::client::{ANSWER_BYTES_MAX, Accept, Call, Client, ERROR_BYTES_MAX, Method, Reply};
+use crate::upstream::cut::Cut;
+use crate::upstream::watch::Watch;
+use crate::wire::answer::{self, Why};
+use crate::wire::chunk::{End, ShapeOptions};
+use crate::wire::embeddings;
+use crate::wire::exchange::{Fault, Headers, Phase};
+use crate::wire::fold::{fold, unfold};
+use crate::wire::head::Fallback;
+use crate::wire::sse::{Sniffed, sniff};
+use crate::wire::usage::Usage;
+use crate::wire::{chunk, completion, sse};
+
+/// With whom a call is made.
+pub struct Target<'a> {
+    pub provider: &'a Provider,
+    pub model: &'a Model,
+    pub key: &'a Key,
+    /// To the first byte of the answer, or the first data event of a stream.
+    pub first_byte: Duration,
+    /// When the turn has to have committed, whatever happens.
+    pub budget_ends: std::time::Instant,
+}
+
+/// What became of a call.
+pub struct Attempted {
+    pub ending: Ending,
+    pub headers: Headers,
+    /// What it used, as far as known.
+    pub usage: Option<Usage>,
+}
+
+pub enum Ending {
+    /// The client has its answer.
+    Served,
+    ClientLeft,
+    Fault(Fault),
+    Status { status: u16, body: Vec<u8> },
+    ErrorInAnswer(Vec<u8>),
+    NoAnswer(NoAnswer),
+}
+
+/// Makes the call with `body`. `top_up` is told of a stream's output tokens as they accumulate.
+pub fn make(
+    turn: &Rc<Turn>,
+    client: &Client,
+    target: &Target<'_>,
+    body: &[u8],
+    cut: &Arc<Cut>,
+    top_up: &mut dyn FnMut(u64),
+) -> Attempted {
+    let watch = Watch::new((clock::instant() + target.first_byte).min(target.budget_ends));
+    let stream = turn.streams();
+    if stream {
+        turn.keep_alive_by(&watch);
+    }
+    let call = Call {
+        provider: target.provider,
+        key: target.key,
+        method: Method::Post,
+        path: match turn.operation() {
+            Operation::Chat(_) => &target.provider.paths.chat,
+            Operation::Embeddings(_) => &target.provider.paths.embeddings,
+        },
+        body,
+        accept: if stream { Accept::EventStream } else { Accept::Json },
+        cut,
+        watch: &watch,
+    };
+    let mut reply = match client.send(&call) {
+        Ok(reply) => reply,
+        Err(fault) => return Attempted { ending: Ending::Fault(fault), headers: Headers::default(), usage: None },
+    };
+    let headers = std::mem::take(&mut reply.headers);
+    let (ending, usage) = if !(200..300).contains(&reply.status) {
+        (read_error(&mut reply, target, &watch), None)
+    } else if stream {
+        pass_stream(turn, target, &mut reply, &watch, top_up)
+    } else {
+        read_whole(turn, target, &mut reply, &watch)
+    };
+    Attempted { ending, headers, usage }
+}
+
+/// Reads an error's body under the deadline that the call has anyway: a stalled one must not hold the turn.
+fn read_error(reply: &mut Reply, target: &Target<'_>, watch: &Watch) -> Ending {
+    watch.set_phase(Phase::Stream);
+    watch.set_deadline((clock::instant() + ERROR_BODY_WAIT).min(target.budget_ends));
+    let body = reply.body.read_some(ERROR_BYTES_MAX);
+    Ending::Status { status: reply.status, body }
+}
+
+/// How long the rest of an error is waited for. Its status says the most important thing already.
+const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
+
+fn pass_stream(
+    turn: &Rc<Turn>,
+    target: &Target<'_>,
+    reply: &mut Reply,
+    watch: &Rc<Watch>,
+    top_up: &mut dyn FnMut(u64),
+) -> (Ending, Option<Usage>) {
+    let idle = Duration::from_millis(target.provider.timeouts.idle_ms);
+    let mut relay = Relay::new(turn, watch, idle, shape(turn, target.model, turn.include_usage()));
+    let streamed = relay.run(reply, top_up);
+    let usage = Some(relay.usage());
+    match streamed {
+        Streamed::Served => (Ending::Served, usage),
+        Streamed::ClientLeft => (Ending::ClientLeft, usage),
+        Streamed::Fault(fault) => (Ending::Fault(fault), usage),
+        Streamed::Failed(body) => (Ending::ErrorInAnswer(body), usage),
+        Streamed::Empty => (Ending::NoAnswer(NoAnswer::Empty), usage),
+        Streamed::Other(body) => stream_of_whole(turn, target, &body),
+    }
+}
+
+/// A stream was asked for and a whole answer came: the client gets a stream all the same.
+fn stream_of_whole(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Option<Usage>) {
+    let checked = match completion::check(body, fallback(turn, target.model)) {
+        Ok(checked) => checked,
+        Err(no) => return (refused(no.why), no.usage),
+    };
+    let usage = checked.usage.unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, &checked.output));
+    let mut frames = Vec::new();
+    if unfold(&checked.body, shape(turn, target.model, turn.include_usage()), usage, &mut frames) != End::Complete {
+        return (Ending::NoAnswer(NoAnswer::WrongShape), Some(usage));
+    }
+    turn.finish(&frames);
+    (if turn.client_left() { Ending::ClientLeft } else { Ending::Served }, Some(usage))
+}
+
+/// Reads a whole answer, judges it, and sends it.
+fn read_whole(turn: &Turn, target: &Target<'_>, reply: &mut Reply, watch: &Watch) -> (Ending, Option<Usage>) {
+    watch.set_phase(Phase::Stream);
+    let total = Duration::from_millis(target.provider.timeouts.total_ms);
+    watch.set_deadline((clock::instant() + total).min(target.budget_ends));
+    let body = match reply.body.read_all(ANSWER_BYTES_MAX) {
+        Ok(body) => body,
+        Err(fault) => return (Ending::Fault(fault), None),
+    };
+    match turn.operation() {
+        Operation::Chat(_) if sniff(&body) == Sniffed::Events => whole_of_stream(turn, target, &body),
+        Operation::Chat(_) => match completion::check(&body, fallback(turn, target.model)) {
+            Ok(checked) => {
+                let usage = checked.usage.unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, &checked.output));
+                send_whole(turn, checked.body, usage)
+            }
+            Err(no) => (refused(no.why), no.usage),
+        },
+        Operation::Embeddings(facts) => match embeddings::check(&body, facts.inputs, &target.model.id) {
+            Ok(checked) => {
+                let usage = checked.usage.unwrap_or_else(|| Usage::estimate(turn.prompt_tokens, 0));
+                send_whole(turn, checked.body, usage)
+            }
+            Err(no) => (refused(no.why), no.usage),
+        },
+    }
+}
+
+/// A whole answer was asked for and a stream came: the client gets a whole answer all the same.
+fn whole_of_stream(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Option<Usage>) {
+    let (mut decoder, mut shaper) = (sse::Decoder::new(), chunk::ChunkShaper::new(shape(turn, target.model, true)));
+    let mut frames = Vec::new();
+    decoder.push(body);
+    decoder.finish();
+    while let Some(item) = decoder.next() {
+        let step = match item {
+            sse::SseItem::Data(data) => shaper.data(data, &mut frames),
+            sse::SseItem::Error(data) => shaper.error(data),
+            sse::SseItem::Comment => continue,
+            sse::SseItem::TooLong => return (Ending::NoAnswer(NoAnswer::NotJson), shaper.usage()),
+        };
+        if let chunk::Step::Failed(error) = step {
+            return (Ending::ErrorInAnswer(error), shaper.usage());
+        }
+    }
+    let usage = shaper.usage().unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, shaper.output()));
+    match shaper.end(usage, &mut frames) {
+        End::Complete => send_whole(turn, fold(&frames), usage),
+        End::Empty => (Ending::NoAnswer(NoAnswer::Empty), Some(usage)),
+        End::Truncated => (Ending::NoAnswer(NoAnswer::NotJson), Some(usage)),
+    }
+}
+
+fn send_whole(turn: &Turn, body: Vec<u8>, usage: Usage) -> (Ending, Option<Usage>) {
+    turn.send_whole(body, usage.estimated);
+    (if turn.client_left() { Ending::ClientLeft } else { Ending::Served }, Some(usage))
+}
+
+fn refused(why: Why) -> Ending {
+    Ending::NoAnswer(match why {
+        Why::Error(body) => return Ending::ErrorInAnswer(body),
+        Why::Html => NoAnswer::Html,
+        Why::NotJson | Why::Truncated => NoAnswer::NotJson,
+        Why::NoChoices => NoAnswer::WrongShape,
+        Why::Empty => NoAnswer::Empty,
+    })
+}
+
+fn fallback(turn: &Turn, model: &Model) -> Fallback {
+    Fallback { id: fresh_id("chatcmpl-"), created_s: turn.arrived.wall_ms / 1000, model: model.id.to_string() }
+}
+
+fn shape(turn: &Turn, model: &Model, include_usage: bool) -> ShapeOptions {
+    let Fallback { id, created_s, model } = fallback(turn, model);
+    ShapeOptions { include_usage, fallback_id: id, created_s, model, n: turn.choices() }
+}

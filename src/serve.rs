@@ -1,0 +1,247 @@
+//! `freeway serve`: everything composed, started in order, and stopped in order.
+use std::ffi::OsString;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::base::clock;
+use crate::base::rng::Rng;
+use crate::catalog::env::{self, Variables};
+use crate::catalog::load::{self, Inputs, Snapshot};
+use crate::catalog::settings::ServerSettings;
+use crate::catalog::slots::Slots;
+use crate::catalog::{Issue, IssueLevel, boxfile};
+use crate::demo::Demo;
+use crate::http::routes;
+use crate::http::server::Server;
+use crate::http::sock;
+use crate::jobs::{self, Order};
+use crate::logger;
+use crate::relay::gateway::{Gateway, Parts};
+use crate::route::live::Live;
+use crate::store::{History, Opened, Store, state};
+use crate::upstream::client::{Client, ClientConfig};
+use crate::upstream::proxy::Proxies;
+
+pub const HELP: &str = "\
+usage: freeway serve [--demo] [--root FOLDER] [--host ADDRESS] [--port NUMBER]
+
+Serves OpenAI clients until it is told to stop (SIGTERM or Ctrl-C). SIGHUP reads all files again.
+
+  --demo           two scripted providers inside the process: try everything without any key
+  --root FOLDER    where .env, freeway.config.json, providers/ and data/ are (default: here)
+  --host ADDRESS   the address to listen on (default 127.0.0.1)
+  --port NUMBER    the port to listen on (default 8787; 0 lets the system choose)
+
+examples:
+  freeway serve
+  freeway serve --demo
+  freeway serve --root /var/lib/freeway --host 0.0.0.0
+
+exit status: 0 stopped, 1 failed, 2 usage, 78 the configuration refuses to start";
+
+/// The start failed for a reason that a restart does not mend, as sysexits.h numbers it.
+const EXIT_CONFIG: u8 = 78;
+const EXIT_FAILED: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+
+/// Why a start came to nothing.
+struct Refusal {
+    status: u8,
+    message: String,
+}
+
+impl Refusal {
+    fn failed(message: impl Into<String>) -> Refusal {
+        Refusal { status: EXIT_FAILED, message: message.into() }
+    }
+
+    fn config(message: impl Into<String>) -> Refusal {
+        Refusal { status: EXIT_CONFIG, message: message.into() }
+    }
+}
+
+/// Runs the command; the exit status.
+pub fn run(args: &[OsString], mut process: Variables) -> u8 {
+    let demo = match read_args(args, &mut process) {
+        Ok(Some(demo)) => demo,
+        Ok(None) => {
+            logger::say(HELP);
+            return 0;
+        }
+        Err(error) => {
+            logger::complain(&format!("freeway: {error}\n\n{HELP}"));
+            return EXIT_USAGE;
+        }
+    };
+    match serve(process, demo) {
+        Ok(()) => 0,
+        Err(refusal) => {
+            logger::complain(&format!("freeway: {}", refusal.message));
+            refusal.status
+        }
+    }
+}
+
+/// Puts what the command line says over the variables; whether a demo is asked for, `None` for help.
+fn read_args(args: &[OsString], process: &mut Variables) -> Result<Option<bool>, lexopt::Error> {
+    use lexopt::prelude::*;
+    let mut parser = lexopt::Parser::from_args(args);
+    let mut demo = false;
+    while let Some(arg) = parser.next()? {
+        let variable = match arg {
+            Long("demo") => {
+                demo = true;
+                continue;
+            }
+            Long("help") | Short('h') => return Ok(None),
+            Long("root") => "FREEWAY_ROOT",
+            Long("host") => "FREEWAY_HOST",
+            Long("port") => "FREEWAY_PORT",
+            _ => return Err(arg.unexpected()),
+        };
+        let value = parser.value()?.string()?;
+        // The short names win over ours when both are set, so they must not contradict the command line.
+        process.remove(variable.trim_start_matches("FREEWAY_"));
+        process.insert(variable.to_owned(), value);
+    }
+    Ok(Some(demo))
+}
+
+fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
+    sock::limit_memory_arenas();
+    let demo = match demo {
+        true => Some(Demo::start(&mut process).map_err(|error| Refusal::failed(format!("demo: {error}")))?),
+        false => None,
+    };
+    let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+    let paths = env::places(&process, &current);
+    let Opened { store, state: saved, issues } =
+        Store::open(&paths.data, History::default()).map_err(|error| Refusal::failed(error.to_string()))?;
+    let (fingerprints, fingerprint_issue) = boxfile::fingerprints(&paths.data);
+    let discovered = load::read_discovered(&paths.data);
+    let mut slots = Slots::default();
+    let inputs = Inputs {
+        paths: &paths,
+        process: &process,
+        fingerprints: &fingerprints,
+        discovered: &discovered,
+        previous: None,
+    };
+    let mut snapshot = load::load(&inputs, &mut slots).map_err(|issues| Refusal::config(lines(&issues)))?;
+    snapshot.issues.extend(issues.into_iter().chain(fingerprint_issue));
+    if let Some(problem) = snapshot.settings.bind_problem() {
+        return Err(Refusal::config(problem));
+    }
+    logger::start(snapshot.settings.log.level);
+    report(&snapshot);
+    let mut live = Live::new(Rng::from_os());
+    let useless = state::restore(&saved, &mut live.ledger, &mut live.benches, &mut slots, clock::now());
+    store.forget(useless);
+    let (variables, _) = env::variables(&process, &paths.env_file);
+    let client = Client::new(ClientConfig {
+        ca_file: variables.get("FREEWAY_CA_FILE").filter(|path| !path.is_empty()).map(PathBuf::from),
+        proxies: Proxies::from_env(&variables),
+    })
+    .map_err(|error| Refusal::config(format!("FREEWAY_CA_FILE: {error}")))?;
+    let gateway = Arc::new(Gateway::new(Parts {
+        paths,
+        process,
+        fingerprints,
+        slots,
+        snapshot,
+        live,
+        discovered,
+        client,
+        store,
+    }));
+    save_state_of(&gateway);
+    let outcome = listen(&gateway);
+    gateway.store.close();
+    drop(demo);
+    outcome
+}
+
+/// Listens, serves, and returns when told to stop.
+fn listen(gateway: &Arc<Gateway>) -> Result<(), Refusal> {
+    let snapshot = gateway.snapshot();
+    let ServerSettings { stop_ms, .. } = snapshot.settings.server;
+    let address = (snapshot.settings.host.as_str(), snapshot.settings.port);
+    let listener = TcpListener::bind(address)
+        .map_err(|error| Refusal::failed(format!("cannot listen on {}:{}: {error}", address.0, address.1)))?;
+    // Signals are taken before anybody is told that we are ready.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Refusal::failed(format!("signals cannot be watched: {error}")))?;
+    let server = Server::start(listener, &snapshot.settings.server, routes::door(Arc::clone(gateway)))
+        .map_err(|error| Refusal::failed(format!("the server cannot start: {error}")))?;
+    let address = server.local_addr().map_err(|error| Refusal::failed(error.to_string()))?;
+    logger::say(&format!("freeway listening on http://{address}"));
+    drop(snapshot);
+    let orders = jobs::orders();
+    watch_signals(signals, orders.sender());
+    jobs::run(gateway, &orders);
+    log::info!("stopping: answers in flight have {stop_ms} ms");
+    if !server.stop(Duration::from_millis(stop_ms)) {
+        log::warn!("stopped with answers still in flight; they were cut");
+    }
+    Ok(())
+}
+
+/// Waits for signals on a thread of its own and passes them on as orders. The thread ends with the process.
+fn watch_signals(mut signals: Signals, orders: crossbeam_channel::Sender<Order>) {
+    let pass = move || {
+        for signal in signals.forever() {
+            let order = if signal == SIGHUP { Order::Reload } else { Order::Stop };
+            if orders.send(order).is_err() {
+                break;
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(pass)
+        .expect("the operating system starts a thread at start-up");
+}
+
+/// Lets the store's writer fetch the state that it saves.
+fn save_state_of(gateway: &Arc<Gateway>) {
+    let shared = Arc::downgrade(gateway);
+    gateway.store.save_from(Box::new(move |extent| {
+        let Some(gateway) = shared.upgrade() else { return Default::default() };
+        let taken = gateway.with_slots(|slots| {
+            let mut live = gateway.live.lock();
+            let Live { ledger, benches, .. } = &mut *live;
+            state::take(ledger, benches, slots, extent, clock::now())
+        });
+        taken.into_changes()
+    }));
+}
+
+fn report(snapshot: &Snapshot) {
+    for issue in &snapshot.issues {
+        log::log!(level(issue), "{}: {}", issue.file, issue.message);
+    }
+    let providers = &snapshot.catalog.providers;
+    let ready = providers.iter().filter(|provider| provider.enabled && provider.configured()).count();
+    if ready == 0 {
+        log::warn!("no provider has a key yet: set one in .env (see .env.example), or try `freeway serve --demo`");
+    } else {
+        log::info!("{ready} of {} providers are configured", providers.len());
+    }
+}
+
+fn level(issue: &Issue) -> log::Level {
+    match issue.level {
+        IssueLevel::Error => log::Level::Error,
+        IssueLevel::Warning => log::Level::Warn,
+    }
+}
+
+fn lines(issues: &[Issue]) -> String {
+    let line = |issue: &Issue| format!("{}: {}", issue.file, issue.message);
+    issues.iter().map(line).collect::<Vec<_>>().join("\nfreeway: ")
+}
