@@ -145,6 +145,30 @@ fn framings_line_ends_and_splits() {
 }
 
 #[test]
+fn heads_drip_bodies_wait_and_split_bodies_stay_split() {
+    let mock = mock_that("alpha", [Step { head_drip_ms: 1, body_delay_ms: 30, ..Step::say("slow") }]);
+    let slow = ask(&mock, &hello("m")).ok();
+    assert!(slow.content() == "slow" && slow.took() >= Duration::from_millis(100), "{:?}", slow.took());
+    mock.script([Step { split_at: vec![5, 9], drip_ms: 20, ..Step::say("parts") }]);
+    let parts = ask(&mock, &hello("m")).ok();
+    assert_eq!(parts.pieces.iter().map(|piece| piece.end).collect::<Vec<_>>(), [5, 9, parts.body.len()]);
+}
+
+#[test]
+fn openai_forms_that_clients_ask_for() {
+    let mock = mock("alpha");
+    let asked = json!({"model": "e", "input": "x", "encoding_format": "base64", "dimensions": 4});
+    let embed = Wire::connect(mock.addr()).ask(&Request::post("/embeddings", &asked)).ok();
+    assert_eq!(embed.at("/data/0/embedding"), "AACAPwAAAAAAAAAAAAAAAA==");
+    let format = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema":
+        {"type": "object", "properties": {"n": {"type": "integer"}}}}}});
+    assert_eq!(ask(&mock, &hello_with("m", format)).content(), r#"{"n":1}"#);
+    assert_eq!(ask(&mock, &hello_with("m", json!({"n": 2}))).at("/choices/1/index"), json!(1));
+    let none = hello_with("m", json!({"tools": [weather_tool()], "tool_choice": "none"}));
+    assert_eq!(ask(&mock, &none).finish_reason().as_deref(), Some("stop"));
+}
+
+#[test]
 fn gzip_whole_truncated_and_streamed() {
     let mock = mock_that("alpha", [Step::say("hello").gzip(Gzip::Whole)]);
     let whole = ask(&mock, &hello("m"));

@@ -245,7 +245,7 @@ impl Connection<'_> {
             let Some(request) = request::read(&mut self.stream, &mut unread)? else { return Ok(()) };
             let call = self.shared.state().record(self.number, &request);
             let answer = self.answer(call, &request);
-            let keep = answer.keep;
+            let keep = answer.keep && request.keep_alive;
             let outcome = self.play(answer);
             if let Some(call) = self.shared.state().call_mut(call) {
                 let after = Some(call.at.elapsed());
