@@ -261,29 +261,20 @@ fn a_stopped_server_refuses_and_a_silent_port_never_answers() {
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 
-/// A stand-in for the gateway that serves nobody, but starts and stops as it should.
-fn stand_in(ends_with: u8) -> (tempfile::TempDir, std::path::PathBuf) {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::TempDir::new().expect("a temporary folder");
-    let path = folder.path().join("stand-in");
+/// A stand-in for the gateway that serves nobody, but starts and stops as it should: `sh serve`.
+fn stand_in(ends_with: u8) -> Builder {
     let script = format!(
-        "#!/bin/sh\ntrap 'echo bye >&2; exit {ends_with}' TERM\necho \"in $FREEWAY_ROOT with $ALPHA_API_KEY\" >&2\n\
+        "trap 'echo bye >&2; exit {ends_with}' TERM\necho \"in $FREEWAY_ROOT with $ALPHA_API_KEY\" >&2\n\
          echo 'freeway listening on http://127.0.0.1:9'\nwhile :; do sleep 0.05; done\n"
     );
-    std::fs::write(&path, script).expect("a file in the folder");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).expect("our own file");
-    (folder, path)
+    Gateway::builder().binary("/bin/sh").file("serve", script)
 }
 
 #[test]
 fn the_gateway_is_started_restarted_and_stopped() {
-    let (_folder, path) = stand_in(0);
     let alpha = mock("alpha");
-    let mut gateway = Gateway::builder()
-        .binary(path)
-        .provider(provider(&alpha).keys(["k1", "k2"]))
-        .settings(json!({"maxAttempts": 2}))
-        .start();
+    let mut gateway =
+        stand_in(0).provider(provider(&alpha).keys(["k1", "k2"])).settings(json!({"maxAttempts": 2})).start();
     gateway.wait_for_log("with k1,k2");
     let file =
         std::fs::read_to_string(gateway.folder().join("providers/alpha.json")).expect("the provider file");
@@ -299,8 +290,7 @@ fn the_gateway_is_started_restarted_and_stopped() {
 #[test]
 #[should_panic(expected = "the exit code")]
 fn a_gateway_that_ends_badly_fails_the_test() {
-    let (_folder, path) = stand_in(3);
-    drop(Gateway::builder().binary(path).start());
+    drop(stand_in(3).start());
 }
 
 #[test]

@@ -197,6 +197,8 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     loop {
         let accepted = listener.accept();
         if shared.stopping() {
+            // Closing alone would not do while a process that is just being spawned holds a copy of the descriptor.
+            drop(SockRef::from(listener).shutdown(Shutdown::Both));
             return;
         }
         let Ok((stream, _)) = accepted else {
