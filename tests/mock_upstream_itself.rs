@@ -145,6 +145,30 @@ fn framings_line_ends_and_splits() {
 }
 
 #[test]
+fn heads_drip_bodies_wait_and_split_bodies_stay_split() {
+    let mock = mock_that("alpha", [Step { head_drip_ms: 1, body_delay_ms: 30, ..Step::say("slow") }]);
+    let slow = ask(&mock, &hello("m")).ok();
+    assert!(slow.content() == "slow" && slow.took() >= Duration::from_millis(100), "{:?}", slow.took());
+    mock.script([Step { split_at: vec![5, 9], drip_ms: 20, ..Step::say("parts") }]);
+    let parts = ask(&mock, &hello("m")).ok();
+    assert_eq!(parts.pieces.iter().map(|piece| piece.end).collect::<Vec<_>>(), [5, 9, parts.body.len()]);
+}
+
+#[test]
+fn openai_forms_that_clients_ask_for() {
+    let mock = mock("alpha");
+    let asked = json!({"model": "e", "input": "x", "encoding_format": "base64", "dimensions": 4});
+    let embed = Wire::connect(mock.addr()).ask(&Request::post("/embeddings", &asked)).ok();
+    assert_eq!(embed.at("/data/0/embedding"), "AACAPwAAAAAAAAAAAAAAAA==");
+    let format = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema":
+        {"type": "object", "properties": {"n": {"type": "integer"}}}}}});
+    assert_eq!(ask(&mock, &hello_with("m", format)).content(), r#"{"n":1}"#);
+    assert_eq!(ask(&mock, &hello_with("m", json!({"n": 2}))).at("/choices/1/index"), json!(1));
+    let none = hello_with("m", json!({"tools": [weather_tool()], "tool_choice": "none"}));
+    assert_eq!(ask(&mock, &none).finish_reason().as_deref(), Some("stop"));
+}
+
+#[test]
 fn gzip_whole_truncated_and_streamed() {
     let mock = mock_that("alpha", [Step::say("hello").gzip(Gzip::Whole)]);
     let whole = ask(&mock, &hello("m"));
@@ -237,29 +261,20 @@ fn a_stopped_server_refuses_and_a_silent_port_never_answers() {
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 
-/// A stand-in for the gateway that serves nobody, but starts and stops as it should.
-fn stand_in(ends_with: u8) -> (tempfile::TempDir, std::path::PathBuf) {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::TempDir::new().expect("a temporary folder");
-    let path = folder.path().join("stand-in");
+/// A stand-in for the gateway that serves nobody, but starts and stops as it should: `sh serve`.
+fn stand_in(ends_with: u8) -> Builder {
     let script = format!(
-        "#!/bin/sh\ntrap 'echo bye >&2; exit {ends_with}' TERM\necho \"in $FREEWAY_ROOT with $ALPHA_API_KEY\" >&2\n\
+        "trap 'echo bye >&2; exit {ends_with}' TERM\necho \"in $FREEWAY_ROOT with $ALPHA_API_KEY\" >&2\n\
          echo 'freeway listening on http://127.0.0.1:9'\nwhile :; do sleep 0.05; done\n"
     );
-    std::fs::write(&path, script).expect("a file in the folder");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).expect("our own file");
-    (folder, path)
+    Gateway::builder().binary("/bin/sh").file("serve", script)
 }
 
 #[test]
 fn the_gateway_is_started_restarted_and_stopped() {
-    let (_folder, path) = stand_in(0);
     let alpha = mock("alpha");
-    let mut gateway = Gateway::builder()
-        .binary(path)
-        .provider(provider(&alpha).keys(["k1", "k2"]))
-        .settings(json!({"maxAttempts": 2}))
-        .start();
+    let mut gateway =
+        stand_in(0).provider(provider(&alpha).keys(["k1", "k2"])).settings(json!({"maxAttempts": 2})).start();
     gateway.wait_for_log("with k1,k2");
     let file =
         std::fs::read_to_string(gateway.folder().join("providers/alpha.json")).expect("the provider file");
@@ -275,8 +290,7 @@ fn the_gateway_is_started_restarted_and_stopped() {
 #[test]
 #[should_panic(expected = "the exit code")]
 fn a_gateway_that_ends_badly_fails_the_test() {
-    let (_folder, path) = stand_in(3);
-    drop(Gateway::builder().binary(path).start());
+    drop(stand_in(3).start());
 }
 
 #[test]

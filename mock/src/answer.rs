@@ -297,12 +297,12 @@ fn frame(step: &Step, request: &Request, body: Body) -> Answer {
 
     let mut acts = head_acts(head.into_bytes(), step);
     let chunked = framing == Framing::Chunked && !has("content-length");
-    let quick = acts.len() == 1 && !streamed && step.drip_ms == 0;
+    let small = acts.len() == 1 && body.acts.len() == 1 && !streamed;
     acts.extend(body.acts.into_iter().map(|act| if chunked { chunk(act) } else { act }));
     if chunked && step.end == End::Clean {
         acts.push(Act::write("0\r\n\r\n"));
     }
-    if quick {
+    if small {
         join_first_writes(&mut acts);
     }
     match step.end {

@@ -12,6 +12,11 @@
 //! | `POST /__control` `{reset?, script?: [Step], keys?: {key: Step or [Step]}, byModel?: {model: Step or [Step]}, models?: [id]}` | changes the behaviour, all or nothing |
 //! | `GET /__calls` | shows the recorded calls, those to the control plane included |
 //!
+//! In JSON a step has the fields of [`Step`] in camel case (`delayMs`, `cutAt`, `toolCalls`, ...); all are optional, and
+//! an unknown one is refused. Enums are their names in lower case (`"end": "reset"`), `repeat` may be `"forever"`, `gzip`
+//! may be `true`, `dropUsage: true` is `"usage": "none"`. The writes of `raw` and `writes` are `"text"`,
+//! `{"text" or "hex": .., "times": n, "pauseMs": n}`, `{"pauseMs": n}` or `{"end": "close" or "reset" or "hold"}`.
+//!
 //! It must not know anything of the gateway that it is used to test.
 mod answer;
 mod openai;

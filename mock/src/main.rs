@@ -18,6 +18,17 @@ usage: mock-upstream [--name NAME] [--host HOST] [--port PORT] [--latency MS] [-
   --keep-alive-requests N   close a connection after N answers
   --keep-alive-ms MS        close a connection that is idle for so long
 
+control plane:
+  POST /__control   {reset?, script?: [STEP], keys?: {KEY: STEP}, byModel?: {MODEL: STEP}, models?: [ID]}
+  GET /__calls      what was asked, and which clients left early
+
+fields of a STEP (all optional; {} is a well-behaved answer):
+  for whom    path model key repeat
+  head        status headers delayMs headDripMs bodyDelayMs hang
+  content     content reasoning reasoningField toolCalls toolStyle finish choices usage usageValues body
+  stream      stream events done newline pieceChars comments errorFrame errorAt
+  bytes       raw writes gzip splitAt splitEvery dripMs cutAt end framing
+
 examples:
   mock-upstream --name alpha --port 9101 --latency 5
   curl -d '{\"script\":[{\"status\":429,\"headers\":{\"retry-after\":\"2\"}},{}]}' http://127.0.0.1:9101/__control

@@ -197,6 +197,8 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     loop {
         let accepted = listener.accept();
         if shared.stopping() {
+            // Closing alone would not do while a process that is just being spawned holds a copy of the descriptor.
+            drop(SockRef::from(listener).shutdown(Shutdown::Both));
             return;
         }
         let Ok((stream, _)) = accepted else {
@@ -245,7 +247,7 @@ impl Connection<'_> {
             let Some(request) = request::read(&mut self.stream, &mut unread)? else { return Ok(()) };
             let call = self.shared.state().record(self.number, &request);
             let answer = self.answer(call, &request);
-            let keep = answer.keep;
+            let keep = answer.keep && request.keep_alive;
             let outcome = self.play(answer);
             if let Some(call) = self.shared.state().call_mut(call) {
                 let after = Some(call.at.elapsed());
