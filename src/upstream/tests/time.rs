@@ -7,16 +7,27 @@ use socket2::{Domain, Socket, Type};
 use super::*;
 use crate::wire::exchange::{FaultKind, Phase};
 
-/// A stream of one event, then silence until the client leaves, which is reported.
-fn stalling(head: &'static str) -> (Server, mpsc::Receiver<()>) {
-    let (tell, told) = mpsc::channel();
+/// A server that answers with `head` and then says nothing until the client leaves.
+struct Stalling {
+    server: Server,
+    /// Hears of each answer that was begun.
+    began: mpsc::Receiver<()>,
+    /// Hears of each client that left.
+    left: mpsc::Receiver<()>,
+}
+
+fn stalling(head: &'static str) -> Stalling {
+    let (tell_began, began) = mpsc::channel();
+    let (tell_left, left) = mpsc::channel();
     let server = Server::start(move |_, mut stream| {
         read_request(&mut stream);
         stream.write_all(head.as_bytes()).unwrap();
+        // Not every test listens.
+        let _ = tell_began.send(());
         wait_for_leave(&mut stream);
-        tell.send(()).unwrap();
+        let _ = tell_left.send(());
     });
-    (server, told)
+    Stalling { server, began, left }
 }
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n";
@@ -38,13 +49,32 @@ fn after(ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(ms)
 }
 
-/// Cuts a call from another thread, soon.
-fn cut_soon(cut: &Arc<Cut>) {
+/// Cuts a call from another thread, a little after `began` says that it is on its way.
+fn cut_after(began: mpsc::Receiver<()>, cut: &Arc<Cut>) {
     let cut = Arc::clone(cut);
     thread::spawn(move || {
+        began.recv_timeout(PATIENCE).unwrap();
         thread::sleep(Duration::from_millis(100));
         cut.cut();
     });
+}
+
+/// A beginning that has already been.
+fn at_once() -> mpsc::Receiver<()> {
+    let (tell, told) = mpsc::channel();
+    tell.send(()).unwrap();
+    told
+}
+
+/// A server that takes connections, says so, and reads nothing.
+fn deaf() -> (Server, mpsc::Receiver<()>) {
+    let (tell, told) = mpsc::channel();
+    let server = Server::start(move |_, stream| {
+        let _ = tell.send(());
+        thread::sleep(PATIENCE);
+        drop(stream);
+    });
+    (server, told)
 }
 
 #[test]
@@ -60,14 +90,11 @@ fn each_phase_ends_at_the_deadline() {
     };
     let (_listener, _queued, full) = full_queue();
     check(&format!("http://{full}"), b"{}", Phase::Connect, false);
-    let deaf = Server::start(|_, stream| {
-        thread::sleep(PATIENCE);
-        drop(stream);
-    });
+    let (deaf, _) = deaf();
     check(&deaf.url(), &vec![b'x'; 64_000_000], Phase::Send, true);
     check(&deaf.url(), b"{}", Phase::FirstByte, true);
-    check(&stalling("HTTP/1.1 2").0.url(), b"{}", Phase::FirstByte, true);
-    check(&stalling(STREAM).0.url(), b"{}", Phase::Stream, true);
+    check(&stalling("HTTP/1.1 2").server.url(), b"{}", Phase::FirstByte, true);
+    check(&stalling(STREAM).server.url(), b"{}", Phase::Stream, true);
 }
 
 #[test]
@@ -108,7 +135,8 @@ fn a_deadline_may_move_while_an_answer_streams() {
 
 #[test]
 fn w11_a_stalled_error_body_ends_at_the_deadline() {
-    let (server, left) = stalling("HTTP/1.1 429 Slow\r\nContent-Length: 100\r\n\r\n{\"error\":");
+    let Stalling { server, left, .. } =
+        stalling("HTTP/1.1 429 Slow\r\nContent-Length: 100\r\n\r\n{\"error\":");
     let (client, provider) = (client(), provider(&server.url()));
     let asked = Asked { watch: Watch::new(after(300)), ..Asked::new(&client, &provider) };
     let mut reply = asked.send().unwrap();
@@ -121,7 +149,7 @@ fn w11_a_stalled_error_body_ends_at_the_deadline() {
 #[test]
 fn the_pulse_beats_while_a_call_waits() {
     let check = |head: &'static str, phase: Phase| {
-        let (server, _left) = stalling(head);
+        let server = stalling(head).server;
         let (client, provider) = (client(), provider(&server.url()));
         let asked = Asked { watch: Watch::new(after(600)), ..Asked::new(&client, &provider) };
         let beats = Rc::new(Cell::new(0));
@@ -140,7 +168,7 @@ fn the_pulse_beats_while_a_call_waits() {
 
 #[test]
 fn a_pulse_may_move_the_deadline_and_set_another_pulse() {
-    let (server, _left) = stalling("");
+    let server = stalling("").server;
     let (client, provider) = (client(), provider(&server.url()));
     let asked = Asked::new(&client, &provider);
     asked.watch.set_pulse(Some(after(50)));
@@ -176,7 +204,7 @@ fn a_call_is_cut_while_it_connects() {
     let (_listener, _queued, full) = full_queue();
     let (client, provider) = (client(), provider(&format!("http://{full}")));
     let asked = Asked::new(&client, &provider);
-    cut_soon(&asked.cut);
+    cut_after(at_once(), &asked.cut);
     let began = Instant::now();
     let fault = fault_of(asked.text());
     assert_eq!((fault.kind, fault.phase, fault.request_sent), (FaultKind::Cut, Phase::Connect, false));
@@ -187,10 +215,10 @@ fn a_call_is_cut_while_it_connects() {
 fn a_call_is_cut_while_it_waits_or_streams_and_the_upstream_notices() {
     let close_delimited = "HTTP/1.1 200 OK\r\n\r\ndata: 1\n\n";
     for (head, phase) in [("", Phase::FirstByte), (STREAM, Phase::Stream), (close_delimited, Phase::Stream)] {
-        let (server, left) = stalling(head);
+        let Stalling { server, began, left } = stalling(head);
         let (client, provider) = (client(), provider(&server.url()));
         let asked = Asked::new(&client, &provider);
-        cut_soon(&asked.cut);
+        cut_after(began, &asked.cut);
         let began = Instant::now();
         let fault = fault_of(asked.text());
         assert_eq!((fault.kind, fault.phase, fault.request_sent), (FaultKind::Cut, phase, true));
@@ -202,14 +230,11 @@ fn a_call_is_cut_while_it_waits_or_streams_and_the_upstream_notices() {
 
 #[test]
 fn a_call_is_cut_while_it_sends() {
-    let server = Server::start(|_, stream| {
-        thread::sleep(PATIENCE);
-        drop(stream);
-    });
+    let (server, began) = deaf();
     let (client, provider) = (client(), provider(&server.url()));
     let body = vec![b'x'; 64_000_000];
     let asked = Asked { body: &body, ..Asked::new(&client, &provider) };
-    cut_soon(&asked.cut);
+    cut_after(began, &asked.cut);
     let fault = fault_of(asked.text());
     assert_eq!((fault.kind, fault.phase), (FaultKind::Cut, Phase::Send));
 }
@@ -224,7 +249,7 @@ fn a_busy_stream_is_cut_at_once() {
     let (client, provider) = (client(), provider(&server.url()));
     let asked = Asked::new(&client, &provider);
     let mut reply = asked.send().unwrap();
-    cut_soon(&asked.cut);
+    cut_after(at_once(), &asked.cut);
     let fault = loop {
         match reply.body.read(&mut [0; 1000]) {
             Ok(read) => assert!(read > 0),
@@ -264,14 +289,17 @@ fn a_late_cut_does_not_touch_a_connection_that_serves_somebody_else() {
 
 #[test]
 fn the_end_of_an_earlier_call_does_not_let_go_of_a_later_one() {
-    let (server, left) = stalling(STREAM);
+    let Stalling { server, left, .. } = stalling(STREAM);
     let (client, provider) = (client(), provider(&server.url()));
     let asked = Asked::new(&client, &provider);
     let earlier = asked.send().unwrap();
     let mut later = asked.send().unwrap();
     drop(earlier);
     left.recv_timeout(PATIENCE).unwrap();
-    cut_soon(&asked.cut);
+    cut_after(at_once(), &asked.cut);
+    let began = Instant::now();
     assert_eq!(fault_of(later.body.read_all(100)).kind, FaultKind::Cut);
+    // Without the socket in its hands the cut is noticed at the deadline only.
+    assert!(began.elapsed() < PATIENCE / 2);
     left.recv_timeout(PATIENCE).unwrap();
 }
