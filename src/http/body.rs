@@ -45,8 +45,8 @@ impl Coding {
     }
 }
 
-/// A body grows by at least this much, and doubles from there: what a client merely announces costs nothing.
-const GROWTH_BYTES: usize = 64 * 1024;
+/// A body that is still coming begins with this much memory, and doubles: what a client merely announces costs nothing.
+const GROWTH_BYTES: usize = 16 * 1024;
 /// How much of a chunked body is looked at in one go.
 const PEEK_BYTES: usize = 8 * 1024;
 
@@ -71,7 +71,8 @@ impl Intake<'_> {
         while filled < length {
             self.in_time()?;
             if filled == body.len() {
-                let wanted = length.min(filled.max(GROWTH_BYTES) + filled);
+                let step = if self.arrived { length } else { filled.max(GROWTH_BYTES) };
+                let wanted = length.min(filled + step);
                 self.reserve(&mut body, wanted)?;
                 body.resize(wanted, 0);
             }

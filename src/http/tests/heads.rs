@@ -97,6 +97,7 @@ fn http_13_a_head_that_drips_meets_a_total_deadline() {
         std::thread::sleep(Duration::from_millis(10));
     }
     client.expect_refusal(408);
+    drop(client);
     assert!(start.elapsed() < Duration::from_secs(5));
     house.expect_nobody();
 }
