@@ -45,10 +45,10 @@ impl Coding {
     }
 }
 
-/// A body grows by at least this much, and doubles from there: what a client merely announces costs nothing.
-const GROWTH_BYTES: usize = 64 * 1024;
+/// A body that is still coming begins with this much memory, and doubles: what a client merely announces costs nothing.
+const GROWTH_BYTES: usize = 16 * 1024;
 /// How much of a chunked body is looked at in one go.
-const PEEK_BYTES: usize = 16 * 1024;
+const PEEK_BYTES: usize = 8 * 1024;
 
 /// One body being read.
 pub struct Intake<'r> {
@@ -56,6 +56,8 @@ pub struct Intake<'r> {
     /// The body must be whole by then, however steadily it drips.
     pub deadline: Instant,
     pub max_bytes: usize,
+    /// All of it has come already, so that no read will wait and the clock need not be asked.
+    pub arrived: bool,
     pub share: &'r mut Share,
 }
 
@@ -67,13 +69,15 @@ impl Intake<'_> {
     pub fn read_length(&mut self, source: &mut dyn Read, length: usize) -> Result<Vec<u8>, Fault> {
         let (mut body, mut filled) = (Vec::new(), 0);
         while filled < length {
+            self.in_time()?;
             if filled == body.len() {
-                let wanted = length.min(filled.max(GROWTH_BYTES) + filled);
+                let step = if self.arrived { length } else { filled.max(GROWTH_BYTES) };
+                let wanted = length.min(filled + step);
                 self.reserve(&mut body, wanted)?;
                 body.resize(wanted, 0);
             }
             let room = body.get_mut(filled..).unwrap_or_default();
-            filled += self.some(source.read(room))?;
+            filled += some(source.read(room))?;
         }
         Ok(body)
     }
@@ -86,8 +90,8 @@ impl Intake<'_> {
         let mut decoder = Decoder::new(self.max_bytes);
         let (mut body, mut scratch, mut total) = (Vec::new(), vec![0; PEEK_BYTES], 0);
         while !decoder.is_done() {
-            let result = self.line.peek(&mut scratch);
-            let seen = self.some(result)?;
+            self.in_time()?;
+            let seen = some(self.line.peek(&mut scratch))?;
             let least = body.len() + seen;
             if least > body.capacity() {
                 let wanted = least.max(body.capacity() * 2);
@@ -102,20 +106,9 @@ impl Intake<'_> {
         Ok((body, total))
     }
 
-    /// Judges the result of one wait for bytes.
-    fn some(&mut self, result: io::Result<usize>) -> Result<usize, Fault> {
-        match result {
-            Ok(0) => Err(Fault::Gone),
-            Ok(count) => self.in_time().map(|()| count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.in_time().map(|()| 0),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            Err(_) => Err(Fault::Gone),
-        }
-    }
-
     /// Checks the deadline and arms the line for the next wait.
     fn in_time(&self) -> Result<(), Fault> {
-        if self.line.read_until(self.deadline) {
+        if self.arrived || self.line.read_until(self.deadline) {
             return Ok(());
         }
         Err(Refusal::new(408, "", "the request body did not arrive in time").into())
@@ -125,6 +118,16 @@ impl Intake<'_> {
         cover(self.share, bytes)?;
         body.reserve_exact(bytes.saturating_sub(body.len()));
         Ok(())
+    }
+}
+
+/// Judges the result of one wait for bytes; a timeout is no bytes.
+fn some(result: io::Result<usize>) -> Result<usize, Fault> {
+    match result {
+        Ok(0) => Err(Fault::Gone),
+        Ok(count) => Ok(count),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+        Err(_) => Err(Fault::Gone),
     }
 }
 

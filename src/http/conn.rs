@@ -159,14 +159,12 @@ impl Reader<'_> {
         let mut look = [0; LOOK_BYTES];
         let seen = self.first_bytes(&mut look, flight.as_deref())?;
         self.ticket = None;
-        if !self.line.begin() {
-            return None;
-        }
         match self.read_head(&mut look, seen) {
-            Ok((head, seen)) => {
+            // Only now is the line busy: while heads are coming in, slow ones are the first to make room for others.
+            Ok((head, seen)) => self.line.begin().then(|| {
                 let shape = Shape::of(&head, seen);
-                Some((head, shape))
-            }
+                (head, shape)
+            }),
             Err(Fault::Gone) => None,
             Err(Fault::Refused(refusal)) => {
                 self.house.gauges.count_refused();
@@ -242,20 +240,18 @@ impl Reader<'_> {
         match scan_head(bytes, 0) {
             Scan::Complete(end) => Ok((check_head(bytes.get(..end).unwrap_or_default())?, seen)),
             Scan::Refused(refusal) => Err(refusal.into()),
-            Scan::Partial => self.read_slow_head(bytes),
+            Scan::Partial => self.read_slow_head(seen),
         }
     }
 
-    /// Reads a head that comes in pieces. Each look waits for more bytes than the last one saw.
-    fn read_slow_head(&self, begun: &[u8]) -> Result<(Head, usize), Fault> {
+    /// Reads a head that comes in pieces. Each look waits for more bytes than the last one saw, and no memory is held
+    /// while it waits.
+    fn read_slow_head(&self, mut seen: usize) -> Result<(Head, usize), Fault> {
         let deadline = Instant::now() + Duration::from_millis(self.house.settings.head_ms);
-        let (mut look, mut seen) = (begun.to_vec(), begun.len());
         for round in 0.. {
-            if look.len() <= seen {
-                look.resize((seen * 2).clamp(LOOK_BYTES, HEAD_BYTES_MAX + 1), 0);
-            }
-            self.wait_for_more(&mut look, seen, deadline)?;
+            self.wait_for_more(seen, deadline)?;
             pause(round);
+            let mut look = vec![0; (seen * 2).clamp(LOOK_BYTES, HEAD_BYTES_MAX + 1)];
             let now = self.line.peek(&mut look).map_err(|_| Fault::Gone)?;
             let bytes = look.get(..now).unwrap_or_default();
             match scan_head(bytes, seen) {
@@ -268,13 +264,14 @@ impl Reader<'_> {
     }
 
     /// Waits until more than `seen` bytes can be looked at.
-    fn wait_for_more(&self, look: &mut [u8], seen: usize, deadline: Instant) -> Result<(), Fault> {
+    fn wait_for_more(&self, seen: usize, deadline: Instant) -> Result<(), Fault> {
         while self.line.read_until(deadline) {
-            match self.line.peek_full(look.get_mut(..=seen).unwrap_or_default()) {
+            match self.line.wait_for(seen + 1) {
                 Ok(now) if now > seen => return Ok(()),
                 // A timeout is told by the deadline, everything else by the state of the connection.
                 Ok(_) if self.line.has_hung_up() => return Err(Fault::Gone),
-                Ok(_) => {}
+                // Urgent data ends the wait early, and would again at once.
+                Ok(_) => std::thread::sleep(Duration::from_millis(PAUSE_MS_MAX)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => return Err(Fault::Gone),
             }
@@ -348,10 +345,8 @@ impl Reader<'_> {
     ) -> Result<Vec<u8>, Fault> {
         let line = Arc::clone(&self.line);
         let deadline = Instant::now() + Duration::from_millis(self.house.settings.body_ms);
-        let mut intake = Intake { line: &line, deadline, max_bytes, share };
-        if shape.whole_bytes().is_none() {
-            line.read_until(deadline);
-        }
+        let arrived = shape.whole_bytes().is_some();
+        let mut intake = Intake { line: &line, deadline, max_bytes, arrived, share };
         let body = match shape.length {
             Length::Known(length) if shape.suits_tiny_http(length) => {
                 self.take_by_tiny_http(shape, framing, &mut intake, length as usize)?

@@ -162,9 +162,9 @@ impl Line {
         uninterrupted(|| self.socket.peek(buffer))
     }
 
-    /// Looks at unread bytes, waiting until they fill `buffer`.
-    pub fn peek_full(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        uninterrupted(|| sock::peek_full(&self.socket, buffer))
+    /// Waits until `count` bytes are unread, and tells how many are if the wait ended before.
+    pub fn wait_for(&self, count: usize) -> io::Result<usize> {
+        uninterrupted(|| sock::wait_for_bytes(&self.socket, count))
     }
 
     /// Whether the client has stopped sending, or is gone.

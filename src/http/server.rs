@@ -114,7 +114,8 @@ impl Monitor {
 pub struct Server {
     house: Arc<House>,
     listener: TcpListener,
-    accepting: JoinHandle<()>,
+    /// `None` once it has been waited for.
+    accepting: Option<JoinHandle<()>>,
 }
 
 impl Server {
@@ -142,7 +143,7 @@ impl Server {
             house: Arc::clone(&house),
         };
         let accepting = std::thread::Builder::new().name("accept".into()).spawn(move || acceptor.run())?;
-        Ok(Server { house, listener, accepting })
+        Ok(Server { house, listener, accepting: Some(accepting) })
     }
 
     /// The address in use, with the port that the system chose if none was asked for.
@@ -156,13 +157,14 @@ impl Server {
 
     /// Stops: no new connections, no further request on old ones, answers in flight get `patience`, then they are cut.
     /// True when all were finished in time.
-    pub fn stop(self, patience: Duration) -> bool {
-        let registry = &self.house.registry;
-        registry.stop();
-        // Wakes the accept loop. It cannot fail for a socket that listens.
-        let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
-        let _ = self.accepting.join();
-        // Connections that were accepted while the stop began.
+    pub fn stop(mut self, patience: Duration) -> bool {
+        let registry = Arc::clone(&self.house.registry);
+        self.close();
+        if let Some(accepting) = self.accepting.take() {
+            // It fails only if the loop panicked, which has been reported.
+            let _ = accepting.join();
+        }
+        // Now for connections that were accepted while the stop began.
         registry.stop();
         let finished = registry.wait_until_empty(Instant::now() + patience);
         if !finished {
@@ -170,6 +172,20 @@ impl Server {
             registry.wait_until_empty(Instant::now() + CUT_WAIT);
         }
         finished
+    }
+
+    /// Closes the listening socket, which wakes the accept loop, and all connections without a request.
+    fn close(&self) {
+        self.house.registry.stop();
+        // It cannot fail for a socket that listens; a second time does no harm.
+        let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
+    }
+}
+
+impl Drop for Server {
+    /// Stops without waiting for anything.
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -231,9 +247,11 @@ impl Acceptor {
         while !self.house.registry.is_stopping() {
             match self.accept() {
                 Ok(()) => backoff = BACKOFF_FIRST,
-                Err(_) => {
-                    // Nearly always descriptors have run out. Whoever waits on us waits in the kernel's queue.
-                    self.house.registry.close_longest_idle();
+                Err(error) => {
+                    if is_exhaustion(&error) {
+                        self.house.registry.close_longest_idle();
+                    }
+                    // Whoever wants to connect waits in the kernel's queue.
                     std::thread::sleep(backoff);
                     backoff = (backoff * 2).min(BACKOFF_MAX);
                 }
@@ -251,27 +269,27 @@ impl Acceptor {
         // It panics when it finds no descriptor for its second handle of the socket.
         let accepted =
             catch_unwind(AssertUnwindSafe(|| Tiny::accept_connection(&self.listener, &self.plain)));
-        let Some(requests) = accepted.map_err(|_| io::Error::other("tiny_http panicked"))?? else {
+        let Some(requests) = accepted.map_err(|_| io::Error::from_raw_os_error(libc::EMFILE))?? else {
             return Ok(());
         };
         let requests: Requests = Box::new(requests.map_while(Result::ok));
         let known = |ends: &sock::Ends| !self.house.registry.knows(ends);
         let Some((socket, ends)) = sock::duplicate_accepted(self.port, &likely, known) else {
-            // The client has left already.
+            // The client has left already, or no descriptor was left for us.
             return Ok(());
         };
-        let seat = match self.house.registry.seat(ends) {
-            Ok(seat) => seat,
-            Err(full) => {
-                self.turn_away(socket, full);
-                return Ok(());
+        match self.house.registry.seat(ends) {
+            Err(full) => self.turn_away(socket, full),
+            Ok(seat) => {
+                let write_timeout = Duration::from_millis(self.house.settings.write_ms.max(1));
+                if let Ok(line) = Line::new(socket, seat, write_timeout) {
+                    self.readers
+                        .submit(Arrival { line, requests })
+                        .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+                }
             }
-        };
-        let write_timeout = Duration::from_millis(self.house.settings.write_ms.max(1));
-        let line = Line::new(socket, seat, write_timeout)?;
-        self.readers
-            .submit(Arrival { line, requests })
-            .map_err(|_| io::Error::other("no thread for another connection"))
+        }
+        Ok(())
     }
 
     /// Tells a newcomer that there is no room, without waiting for anything.
@@ -297,6 +315,11 @@ impl Acceptor {
             }
         }
     }
+}
+
+/// Whether an error means that the system has nothing left to give.
+fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 #[cfg(test)]

@@ -69,15 +69,17 @@ fn poll(fd: RawFd, events: libc::c_short, timeout_ms: libc::c_int) -> io::Result
     }
 }
 
-/// Looks at unread bytes without taking them, waiting until they fill `buffer`, the receive timeout passes, or the
-/// peer stops sending; then there are fewer.
-pub fn peek_full(socket: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
-    let flags = libc::MSG_PEEK | libc::MSG_WAITALL;
-    // SAFETY: the pointer and the length describe `buffer`, which is ours to write for the whole call.
-    match unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) } {
+/// Waits until `count` bytes can be read, the receive timeout passes, or the peer stops sending, and tells how many of
+/// them there are then. Nothing is read, nor copied.
+pub fn wait_for_bytes(socket: &TcpStream, count: usize) -> io::Result<usize> {
+    // On TCP, Linux leaves the buffer alone with MSG_TRUNC, and the stream with MSG_PEEK.
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_WAITALL;
+    // SAFETY: with MSG_TRUNC nothing is written, and a system that did not know it would fail at the null pointer
+    // with EFAULT rather than write.
+    match unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), count, flags) } {
         -1 => Err(io::Error::last_os_error()),
-        // Never negative but -1, and never above the buffer's length.
-        count => Ok(count as usize),
+        // Never negative but -1, and never above `count`.
+        seen => Ok(seen as usize),
     }
 }
 
@@ -150,14 +152,17 @@ pub fn count_connections(port: u16) -> usize {
     open_descriptors().into_iter().filter_map(ends_of).filter(|ends| ends.local.port() == port).count()
 }
 
-/// How often threads of this process have been switched from and to.
+/// Processor time that this process has used.
 #[cfg(test)]
-pub fn context_switches() -> i64 {
+pub fn processor_time() -> std::time::Duration {
     // SAFETY: rusage holds integers only, for which all bits zero are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is a live, writable rusage.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    usage.ru_nvcsw + usage.ru_nivcsw
+    [usage.ru_utime, usage.ru_stime]
+        .iter()
+        .map(|time| std::time::Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000))
+        .sum()
 }
 
 type AddressCall =
@@ -215,16 +220,17 @@ mod tests {
     }
 
     #[test]
-    fn a_full_peek_waits_for_the_bytes_and_takes_none() {
+    fn a_wait_for_bytes_takes_none() {
         let (mut client, mut server, _) = pair();
         client.write_all(b"ab").unwrap();
         server.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
-        assert_eq!(peek_full(&server, &mut [0; 3]).unwrap(), 2);
-        client.write_all(b"c").unwrap();
-        let mut seen = [0; 3];
-        assert_eq!((peek_full(&server, &mut seen).unwrap(), &seen), (3, b"abc"));
+        assert_eq!(wait_for_bytes(&server, 3).unwrap(), 2);
+        client.write_all(b"cd").unwrap();
+        assert_eq!(wait_for_bytes(&server, 3).unwrap(), 3);
+        let mut seen = [0; 4];
         server.read_exact(&mut seen).unwrap();
-        assert_eq!(&seen, b"abc");
+        assert_eq!(&seen, b"abcd");
+        assert_eq!(wait_for_bytes(&server, 1).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]
@@ -234,7 +240,7 @@ mod tests {
         assert!(!has_hung_up(&server));
         client.shutdown(std::net::Shutdown::Write).unwrap();
         server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        assert_eq!(peek_full(&server, &mut [0; 3]).unwrap(), 2);
+        assert_eq!(wait_for_bytes(&server, 3).unwrap(), 2);
         assert!(has_hung_up(&server));
     }
 

@@ -218,6 +218,7 @@ fn http_13_a_body_that_drips_meets_a_total_deadline() {
             std::thread::sleep(Duration::from_millis(20));
         }
         client.expect_refusal(408);
+        drop(client);
         assert!(start.elapsed() < Duration::from_secs(5), "{head}");
         house.expect_nobody();
     }

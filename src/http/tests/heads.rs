@@ -97,6 +97,7 @@ fn http_13_a_head_that_drips_meets_a_total_deadline() {
         std::thread::sleep(Duration::from_millis(10));
     }
     client.expect_refusal(408);
+    drop(client);
     assert!(start.elapsed() < Duration::from_secs(5));
     house.expect_nobody();
 }
@@ -120,17 +121,42 @@ fn http_13_slow_and_idle_clients_hold_up_nobody() {
 
 #[test]
 fn half_a_head_costs_no_processor_time() {
+    if !is_alone("heads::half_a_head_costs_no_processor_time", "") {
+        return;
+    }
     let house = House::new();
+    let mut plain = house.client();
+    plain.send("GET /now HTTP/1.1\r\n");
+    plain.send("Host: g\r\n");
+    // Urgent data makes every wait for more return at once.
+    let mut urgent = house.client();
+    urgent.send("GET /now HTTP/1.1\r\nHo");
+    socket2::SockRef::from(&urgent.socket).send_out_of_band(b"!").unwrap();
+    urgent.send("st: g\r\n");
+    eventually("they are being read", || house.figures().connections == 2);
+    let before = sock::processor_time();
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(sock::processor_time() - before < Duration::from_millis(100));
+    plain.send("\r\n");
+    assert_eq!(plain.answer().0, 200);
+}
+
+#[test]
+fn a_head_in_many_pieces_costs_little_processor_time() {
+    if !is_alone("heads::a_head_in_many_pieces_costs_little_processor_time", "") {
+        return;
+    }
+    let house = House::with(|settings| settings.head_ms = 1_000);
     let mut client = house.client();
-    client.send("GET /now HTTP/1.1\r\n");
-    client.send("Host: g\r\n");
-    eventually("it is being read", || house.figures().connections == 1);
-    let before = sock::context_switches();
-    std::thread::sleep(Duration::from_millis(300));
-    // Other tests run in this process; a busy reader would switch many thousand times.
-    assert!(sock::context_switches() - before < 3_000);
-    client.send("\r\n");
-    assert_eq!(client.answer().0, 200);
+    client.send("GET /now HTTP/1.1\r\nX: ");
+    client.send([b'y'; 50_000]);
+    let before = sock::processor_time();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(1500) && client.try_send("y") {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    assert!(sock::processor_time() - before < Duration::from_millis(700));
+    house.expect_served();
 }
 
 #[test]

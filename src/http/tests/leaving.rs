@@ -109,6 +109,7 @@ fn requests_that_tiny_http_may_have_read_ahead_are_never_half_seen() {
             assert_eq!(client.answer(), (200, "7".into()));
         }
     }
+    eprintln!("served {served} closed {closed}");
     assert!(served + closed > 0);
     house.expect_nobody();
 }

@@ -1,5 +1,4 @@
 use std::fs::File;
-use std::process::Command;
 
 use super::*;
 
@@ -66,25 +65,9 @@ fn churn_leaves_nothing_behind() {
     assert_eq!((house.figures().panics, house.figures().turned_away), (0, 0));
 }
 
-/// Runs in a process of its own, since the limit is the whole process's.
 #[test]
 fn running_out_of_descriptors_is_survived() {
-    const INSIDE: &str = "FREEWAY_TEST_FEW_DESCRIPTORS";
-    if std::env::var_os(INSIDE).is_none() {
-        let name = "http::tests::limits::running_out_of_descriptors_is_survived";
-        let output = Command::new("sh")
-            .args(["-c", "ulimit -n 60 && exec \"$0\" --exact \"$1\" --nocapture"])
-            .arg(std::env::current_exe().unwrap())
-            .arg(name)
-            .env(INSIDE, "1")
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && text.contains("1 passed"),
-            "{text}{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+    if !is_alone("limits::running_out_of_descriptors_is_survived", "ulimit -n 60 &&") {
         return;
     }
     let house = House::new();

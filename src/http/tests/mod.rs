@@ -202,6 +202,26 @@ fn work(path: &str, body: Vec<u8>, responder: Responder, script: &Script) {
     }
 }
 
+/// Runs the test called `name` in a process of its own, for what is measured or limited by process. True in that
+/// process, false in the one that started it, where the test has passed then.
+fn is_alone(name: &str, before: &str) -> bool {
+    const INSIDE: &str = "FREEWAY_TEST_ALONE";
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let output = std::process::Command::new("sh")
+        .args(["-c", &format!("{before} exec \"$0\" --exact \"$1\" --nocapture")])
+        .arg(std::env::current_exe().unwrap())
+        .arg(format!("http::tests::{name}"))
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+    false
+}
+
 fn depth(value: &serde_json::Value) -> usize {
     1 + value.as_array().map_or(0, |items| items.iter().map(depth).max().unwrap_or(0))
 }
