@@ -20,7 +20,8 @@ use crate::quota::zone::utc_stamp;
 
 /// Numbered migrations: the database stands at version n when the first n have run.
 const MIGRATIONS: [&str; 1] = ["
-    CREATE TABLE state (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    -- With a row id, so that a value of a few hundred bytes stays in one page and what came together lies together.
+    CREATE TABLE state (key TEXT NOT NULL UNIQUE, value TEXT NOT NULL) STRICT;
     -- Texts that many rows share.
     CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
     -- id = end of the request in milliseconds since 1970, times 64, plus a running number: rows lie in the order of
@@ -252,8 +253,9 @@ fn write_state(transaction: &Transaction<'_>, state: &StateChanges) -> Result<()
     if state.is_empty() {
         return Ok(());
     }
-    let mut put = transaction
-        .prepare("INSERT INTO state VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value")?;
+    let mut put = transaction.prepare(
+        "INSERT INTO state (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
+    )?;
     let mut remove = transaction.prepare("DELETE FROM state WHERE key = ?1")?;
     for (key, value) in state {
         match value {

@@ -384,7 +384,8 @@ mod tests {
     /// Case OPS-04: whatever a power cut left, the next start serves.
     #[test]
     fn ops_04_damaged_files_are_set_aside_and_the_store_goes_on() {
-        let damages: [(&str, fn(&Path)); 5] = [
+        type Damage = fn(&Path);
+        let damages: [(&str, Damage); 5] = [
             ("cut to 100 bytes", |path| {
                 fs::OpenOptions::new()
                     .write(true)

@@ -167,7 +167,7 @@ mod tests {
         let mut saved: BTreeMap<String, String> =
             changes.into_iter().filter_map(|(key, value)| value.map(|value| (key, value))).collect();
         let damaged = [
-            ("meter:key/acme:one", r#"{"at":1,"counters":[{"metric":"rpd","#),
+            ("meter:key/acme:one", r#"{"at":1,"counters":[["rpd","#),
             ("meter:key/acme:gone", "[]"),
             ("meter:nonsense", r#"{"at":1,"counters":[]}"#),
             ("output:model/acme/big", r#"["long"]"#),
