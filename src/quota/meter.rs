@@ -49,6 +49,8 @@ pub struct Held {
 #[derive(Clone, Debug)]
 pub struct Counter {
     pub metric: Metric,
+    /// The ledger's version when it was made. Calls from before it were never counted in it.
+    pub born: u64,
     pub window: Window,
 }
 
@@ -235,7 +237,7 @@ impl Meter {
     }
 
     /// Makes the counter of a rule if it is missing, and moves a calendar one to the provider's present zone.
-    pub fn prepare(&mut self, rule: &Rule, zone: ResetZone) {
+    pub fn prepare(&mut self, rule: &Rule, zone: ResetZone, version: u64) {
         if rule.unit == Unit::InFlight {
             return;
         }
@@ -246,7 +248,8 @@ impl Meter {
                 if self.counters.len() >= COUNTERS_MAX {
                     self.counters.remove(0);
                 }
-                self.counters.push(Counter { metric: rule.metric, window: Window::of(rule.span, zone) });
+                let window = Window::of(rule.span, zone);
+                self.counters.push(Counter { metric: rule.metric, born: version, window });
             }
         }
     }
@@ -257,8 +260,10 @@ impl Meter {
         }
     }
 
-    pub fn take_back(&mut self, unit: Unit, amount: u64, at: Time) {
-        for counter in self.counters.iter_mut().filter(|counter| measure(counter.metric).0 == unit) {
+    /// Takes back what a call added that was reserved at `at`, when the ledger stood at `version`.
+    pub fn take_back(&mut self, unit: Unit, amount: u64, at: Time, version: u64) {
+        let counted = |counter: &&mut Counter| measure(counter.metric).0 == unit && counter.born <= version;
+        for counter in self.counters.iter_mut().filter(counted) {
             counter.window.take_back(amount, at);
         }
     }

@@ -20,7 +20,8 @@ use crate::quota::zone::utc_stamp;
 
 /// Numbered migrations: the database stands at version n when the first n have run.
 const MIGRATIONS: [&str; 1] = ["
-    CREATE TABLE state (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    -- With a row id, so that a value of a few hundred bytes stays in one page and what came together lies together.
+    CREATE TABLE state (key TEXT NOT NULL UNIQUE, value TEXT NOT NULL) STRICT;
     -- Texts that many rows share.
     CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
     -- id = end of the request in milliseconds since 1970, times 64, plus a running number: rows lie in the order of
@@ -41,8 +42,6 @@ const PAGE_BYTES: u32 = 1_024;
 const WAL_PAGES: u32 = 1_000;
 /// Memory for cached pages.
 const CACHE_KIB: u32 = 512;
-/// How long a write waits for somebody else's transaction (a backup, a shell) before it counts as failed.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Rows in one millisecond that keep their time exactly.
 const ROWS_PER_MS: i64 = 64;
@@ -121,13 +120,14 @@ impl From<rusqlite::Error> for Failure {
 pub type StateChanges = BTreeMap<String, Option<String>>;
 
 impl Db {
-    /// Opens or makes the database, readable by its owner only, and brings its schema up to date.
-    pub fn open(path: &Path) -> Result<Db, Failure> {
+    /// Opens or makes the database, readable by its owner only, and brings its schema up to date. Its writes wait up to
+    /// `busy` for somebody else's.
+    pub fn open(path: &Path, busy: Duration) -> Result<Db, Failure> {
         // SQLite gives its other files the permissions of this one. If it cannot be made, opening says why.
         let _ = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
         let _ = fs::set_permissions(path, Permissions::from_mode(0o600));
         let mut connection = Connection::open(path)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.busy_timeout(busy)?;
         connection.execute_batch(&format!(
             "PRAGMA page_size={PAGE_BYTES};
              PRAGMA journal_mode=WAL;
@@ -226,6 +226,14 @@ impl Db {
     }
 }
 
+#[cfg(test)]
+impl Db {
+    /// Makes the disk look full at this many pages.
+    pub fn limit_pages(&self, pages: u32) {
+        self.connection.execute_batch(&format!("PRAGMA max_page_count={pages}")).expect("a plain setting");
+    }
+}
+
 fn migrate(connection: &mut Connection) -> Result<(), Failure> {
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let done = usize::try_from(version).unwrap_or(usize::MAX);
@@ -245,8 +253,9 @@ fn write_state(transaction: &Transaction<'_>, state: &StateChanges) -> Result<()
     if state.is_empty() {
         return Ok(());
     }
-    let mut put = transaction
-        .prepare("INSERT INTO state VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value")?;
+    let mut put = transaction.prepare(
+        "INSERT INTO state (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
+    )?;
     let mut remove = transaction.prepare("DELETE FROM state WHERE key = ?1")?;
     for (key, value) in state {
         match value {
@@ -392,6 +401,7 @@ pub fn prepare_folder(folder: &Path) -> io::Result<()> {
 pub fn lock(path: &Path) -> Result<Connection, Failure> {
     let _ = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
     let connection = Connection::open(path)?;
+    connection.busy_timeout(Duration::ZERO)?;
     connection.execute_batch("BEGIN EXCLUSIVE")?;
     Ok(connection)
 }
@@ -454,4 +464,144 @@ fn remove_old_aside(path: &Path) -> io::Result<()> {
         fs::remove_file(file)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::row::sample;
+
+    const BUSY: Duration = Duration::from_millis(50);
+
+    fn open(folder: &tempfile::TempDir) -> Db {
+        Db::open(&folder.path().join("freeway.db"), BUSY).expect("a fresh database opens")
+    }
+
+    #[test]
+    fn rows_come_back_as_they_were_newest_first() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut db = open(&folder);
+        let sparse = Row {
+            requested: None,
+            model: None,
+            key: None,
+            client: None,
+            first_ms: None,
+            error: None,
+            trail: String::new(),
+            kind: RowKind::Chat,
+            outcome: RowOutcome::Canceled,
+            ..sample(4)
+        };
+        let rows = [sample(1), sample(2), sample(3), sparse];
+        db.write(&StateChanges::new(), &rows[..2]).expect("written");
+        db.close().expect("closed");
+        let mut db = open(&folder);
+        db.write(&StateChanges::new(), &rows[2..]).expect("written");
+        let mut expected = rows.to_vec();
+        expected.reverse();
+        assert_eq!(db.recent(9).expect("read"), expected);
+        assert_eq!(db.recent(2).expect("read"), expected[..2]);
+    }
+
+    #[test]
+    fn rows_keep_their_order_and_their_time_whatever_the_clock_does() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut db = open(&folder);
+        let at = |ended_ms: u64| Row { ended_ms, ..sample(0) };
+        let start = 1_796_000_000_000;
+        // In one millisecond, a little late, after a step back of a day, and at the same time again.
+        let times = [start, start, start, start - 900, start - 86_400_000, start - 86_400_000, start];
+        for time in times {
+            db.write(&StateChanges::new(), [&at(time)]).expect("written");
+        }
+        let mut kept: Vec<u64> = db.recent(9).expect("read").iter().map(|row| row.ended_ms).collect();
+        kept.reverse();
+        assert_eq!(kept, [start - 86_400_000, start - 86_400_000, start, start, start, start, start]);
+        // More rows in one millisecond than it has numbers for.
+        let burst: Vec<Row> = (0..200).map(|_| at(start + 5_000)).collect();
+        db.write(&StateChanges::new(), &burst).expect("written");
+        assert_eq!(db.recent(1_000).expect("read").len(), times.len() + burst.len());
+        for _ in 0..4 {
+            db.write(&StateChanges::new(), [&at(u64::MAX)]).expect("even an absurd time is written");
+        }
+    }
+
+    #[test]
+    fn a_write_that_fails_changes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut db = open(&folder);
+        db.limit_pages(12);
+        let state = StateChanges::from([("a".to_owned(), Some("1".to_owned()))]);
+        let many: Vec<Row> = (0..2_000).map(sample).collect();
+        let failure = db.write(&state, &many).expect_err("the disk is full");
+        assert_eq!(failure.trouble(), Trouble::DiskFull);
+        assert!(db.recent(9).expect("read").is_empty());
+        assert!(db.state().expect("read").is_empty());
+        db.limit_pages(100_000);
+        db.write(&state, &many).expect("written");
+        assert_eq!(db.recent(3_000).expect("read").len(), 2_000);
+        assert_eq!(db.recent(1).expect("read")[0].route.as_ref(), "alias:fast", "names were not lost");
+    }
+
+    #[test]
+    fn state_is_replaced_and_removed_by_key() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut db = open(&folder);
+        let change = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
+        db.write(&StateChanges::from([change("a", Some("1")), change("b", Some("2"))]), []).expect("written");
+        db.write(&StateChanges::from([change("a", Some("3")), change("b", None), change("c", None)]), [])
+            .expect("written");
+        assert_eq!(db.state().expect("read"), BTreeMap::from([("a".to_owned(), "3".to_owned())]));
+    }
+
+    #[test]
+    fn old_rows_go_and_the_oldest_when_there_are_too_many() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut db = open(&folder);
+        let rows: Vec<Row> = (0..5_000).map(sample).collect();
+        db.write(&StateChanges::new(), &rows).expect("written");
+        let oldest_ms = rows[100].ended_ms;
+        assert!(!db.forget(oldest_ms, u64::MAX).expect("removed"));
+        let kept = db.recent(10_000).expect("read");
+        assert_eq!((kept.len(), kept.last()), (4_900, Some(&rows[100])));
+        let mut turns = 0;
+        while db.forget(0, 100_000).expect("removed") {
+            turns += 1;
+            assert!(turns < 10, "it ends");
+        }
+        let kept = db.recent(10_000).expect("read");
+        assert!(kept.len() < 2_000 && kept.first() == rows.last(), "{}", kept.len());
+    }
+
+    #[test]
+    fn a_database_of_a_later_version_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = open(&folder);
+        db.connection.pragma_update(None, "user_version", 99).expect("a plain setting");
+        db.close().expect("closed");
+        let failure = Db::open(&folder.path().join("freeway.db"), BUSY).expect_err("it is newer");
+        assert_eq!(failure.trouble(), Trouble::Newer);
+    }
+
+    #[test]
+    fn only_the_newest_damaged_files_are_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("freeway.db");
+        for day in 0..6 {
+            for file in files_of(&path) {
+                fs::write(file, "nonsense").expect("written");
+            }
+            set_aside(&path, 1_796_000_000_000 + day * 86_400_000).expect("moved");
+            assert!(!path.exists());
+        }
+        let mut left: Vec<String> = fs::read_dir(folder.path())
+            .expect("read")
+            .map(|entry| entry.expect("read").file_name().into_string().expect("text"))
+            .collect();
+        left.sort_unstable();
+        assert_eq!(left.len(), SET_ASIDE_MAX * 3);
+        let fourth = utc_stamp(1_796_000_000_000 + 3 * 86_400_000);
+        assert!(left[0].ends_with(&fourth), "{left:?} from {fourth} on");
+    }
 }

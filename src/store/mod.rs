@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use crate::catalog::{Issue, IssueLevel};
 pub use db::StateChanges;
 pub use row::{Row, RowKind, RowOutcome};
-use writer::{Message, Writer};
+use writer::{Message, Pace, Writer};
 
 const DATABASE: &str = "freeway.db";
 /// An empty database whose lock is held for as long as the process lives; the operating system frees it with the
@@ -171,6 +171,10 @@ impl Store {
     /// Opens the data folder and starts the writer. A disk that cannot be used is an issue and not an error: then the
     /// store begins empty, and tries again by itself. Only a folder that another process owns is an error.
     pub fn open(folder: &Path, history: History) -> Result<Opened, OpenError> {
+        Store::open_at(folder, history, Pace::USUAL)
+    }
+
+    fn open_at(folder: &Path, history: History, pace: Pace) -> Result<Opened, OpenError> {
         let mut issues = Vec::new();
         let mut note = |level, message: String| {
             issues.push(Issue { file: DATABASE.into(), provider: None, level, message });
@@ -188,7 +192,7 @@ impl Store {
         };
         let path = folder.join(DATABASE);
         let shared = Arc::new(Shared::default());
-        let mut writer = Writer::new(path, history, Arc::clone(&shared), lock);
+        let mut writer = Writer::new(path, history, pace, Arc::clone(&shared), lock);
         let state = writer.open();
         if let Some(found) = writer.take_damage() {
             note(IssueLevel::Warning, found);
@@ -264,5 +268,257 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Instant;
+
+    use super::row::sample;
+    use super::*;
+    use crate::base::rng::Rng;
+
+    const QUICK: Pace = Pace {
+        state_every: Duration::from_millis(20),
+        rows_every: Duration::from_millis(40),
+        retry_first: Duration::from_millis(10),
+        retry_max: Duration::from_millis(50),
+        busy: Duration::from_millis(100),
+    };
+
+    fn open(folder: &Path) -> Opened {
+        Store::open_at(folder, History::default(), QUICK).expect("nobody else has the folder")
+    }
+
+    /// Waits for what the writer does on its own thread.
+    fn eventually(what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < deadline, "{what} did not come");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn entry(key: &str, value: &str) -> StateChanges {
+        StateChanges::from([(key.to_owned(), Some(value.to_owned()))])
+    }
+
+    /// A folder with ten rows and one entry of state, closed as it should be.
+    fn used_folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        let opened = open(folder.path());
+        opened.store.save_from(Box::new(|_| entry("meter:key/acme:0a", "{}")));
+        (0..10).for_each(|number| opened.store.row(sample(number)));
+        opened.store.close();
+        folder
+    }
+
+    #[test]
+    fn rows_and_state_are_there_after_a_restart() {
+        let folder = used_folder();
+        let opened = open(folder.path());
+        assert_eq!(opened.issues, []);
+        assert_eq!(opened.state, BTreeMap::from([("meter:key/acme:0a".to_owned(), "{}".to_owned())]));
+        let rows = opened.store.recent(100);
+        assert_eq!((rows.len(), rows.first()), (10, Some(&sample(9))));
+        opened.store.forget(vec!["meter:key/acme:0a".into()]);
+        opened.store.close();
+        assert!(open(folder.path()).state.is_empty());
+    }
+
+    #[test]
+    fn what_was_written_survives_a_kill() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let opened = open(folder.path());
+        opened.store.save_from(Box::new(|_| entry("meter:key/acme:0a", "{}")));
+        opened.store.row(sample(1));
+        eventually("the first write", || opened.store.health().rows_written == 1);
+        // The files as a kill leaves them: the log not folded in.
+        let copy = tempfile::tempdir().expect("a folder");
+        for file in fs::read_dir(folder.path()).expect("read").flatten() {
+            fs::copy(file.path(), copy.path().join(file.file_name())).expect("copied");
+        }
+        assert!(db::left_open(&copy.path().join(DATABASE)));
+        let found = open(copy.path());
+        assert_eq!((found.state.len(), found.store.recent(9).len(), found.issues.len()), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_clean_end_leaves_one_file() {
+        let folder = used_folder();
+        assert!(!db::left_open(&folder.path().join(DATABASE)));
+        assert_eq!(fs::metadata(folder.path().join(LOCK)).expect("there").len(), 0);
+    }
+
+    #[test]
+    fn a_data_folder_has_one_owner() {
+        let folder = used_folder();
+        let first = open(folder.path());
+        let second = Store::open_at(folder.path(), History::default(), QUICK);
+        assert!(matches!(&second, Err(OpenError::Locked(_))));
+        assert!(second.expect_err("locked").to_string().contains("FREEWAY_DATA"));
+        assert_eq!(first.store.recent(100).len(), 10, "the owner is not disturbed");
+        drop(first);
+        assert_eq!(open(folder.path()).store.recent(100).len(), 10);
+    }
+
+    #[test]
+    fn only_the_owner_can_read_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("deep/data");
+        fs::create_dir_all(&data).expect("made");
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).expect("set");
+        let opened = open(&data);
+        opened.store.row(sample(1));
+        eventually("the first write", || opened.store.health().rows_written == 1);
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode(&data), 0o700);
+        for file in fs::read_dir(&data).expect("read").flatten() {
+            assert_eq!(mode(&file.path()), 0o600, "{:?}", file.file_name());
+        }
+    }
+
+    /// Case OPS-04: whatever a power cut left, the next start serves.
+    #[test]
+    fn ops_04_damaged_files_are_set_aside_and_the_store_goes_on() {
+        type Damage = fn(&Path);
+        let damages: [(&str, Damage); 5] = [
+            ("cut to 100 bytes", |path| {
+                fs::OpenOptions::new()
+                    .write(true)
+                    .open(path)
+                    .and_then(|file| file.set_len(100))
+                    .expect("cut");
+            }),
+            ("a text", |path| {
+                fs::write(path, "this is no database at all, but a rather long text ".repeat(99))
+                    .expect("written")
+            }),
+            ("noise in every page but the first", |path| {
+                let mut bytes = fs::read(path).expect("read");
+                let mut rng = Rng::seeded(1);
+                bytes[1_024..].iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
+                fs::write(path, bytes).expect("written");
+            }),
+            ("noise in page 2", |path| {
+                let mut bytes = fs::read(path).expect("read");
+                let mut rng = Rng::seeded(2);
+                bytes[1_024..2_048].iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
+                fs::write(path, bytes).expect("written");
+            }),
+            ("noise in the schema", |path| {
+                let mut bytes = fs::read(path).expect("read");
+                let mut rng = Rng::seeded(3);
+                bytes[100..1_024].iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
+                fs::write(path, bytes).expect("written");
+            }),
+        ];
+        for (what, damage) in damages {
+            let folder = used_folder();
+            damage(&folder.path().join(DATABASE));
+            let opened = open(folder.path());
+            opened.store.save_from(Box::new(|_| entry("meter:key/acme:0a", "{}")));
+            opened.store.row(sample(77));
+            eventually(what, || opened.store.health().rows_written == 1);
+            assert_eq!(opened.store.health().trouble, None, "{what}");
+            opened.store.close();
+            let names: Vec<String> = fs::read_dir(folder.path())
+                .expect("read")
+                .map(|file| file.expect("read").file_name().into_string().expect("text"))
+                .collect();
+            assert!(names.iter().any(|name| name.starts_with("freeway.db.damaged-2")), "{what}: {names:?}");
+            assert!(
+                opened.issues.iter().any(|issue| issue.message.contains("damaged")),
+                "{what}: {:?}",
+                opened.issues
+            );
+            let again = open(folder.path());
+            assert_eq!((again.store.recent(9).len(), again.state.len()), (1, 1), "{what}");
+        }
+    }
+
+    #[test]
+    fn ops_04_a_damaged_log_costs_only_what_is_in_it() {
+        let folder = used_folder();
+        fs::write(folder.path().join("freeway.db-wal"), [0x5a; 5_000]).expect("written");
+        let opened = open(folder.path());
+        assert_eq!((opened.store.recent(100).len(), opened.state.len()), (10, 1));
+    }
+
+    #[test]
+    fn ops_04_without_a_usable_folder_the_store_serves_from_memory_and_heals() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data");
+        fs::write(&data, "a file where the folder should be").expect("written");
+        let opened = open(&data);
+        assert!(opened.issues.iter().any(|issue| issue.level == IssueLevel::Error));
+        opened.store.save_from(Box::new(|extent| match extent {
+            Extent::Everything => entry("meter:key/acme:0a", "all"),
+            Extent::Changes => StateChanges::new(),
+        }));
+        opened.store.row(sample(1));
+        eventually("the trouble", || {
+            opened.store.health().trouble.is_some_and(|(what, _)| what == Trouble::ReadOnly)
+        });
+        assert_eq!(opened.store.recent(9), [sample(1)]);
+        fs::remove_file(&data).expect("removed");
+        eventually("the first write", || opened.store.health().rows_written == 1);
+        assert_eq!(opened.store.health().trouble, None);
+        opened.store.close();
+        assert_eq!(open(&data).state.len(), 1, "all state was written");
+    }
+
+    /// Case OPS-02: somebody else's transaction delays nobody but the writer, and nothing is lost.
+    #[test]
+    fn ops_02_a_foreign_lock_shows_and_loses_nothing() {
+        let folder = used_folder();
+        let opened = open(folder.path());
+        let foreign = rusqlite::Connection::open(folder.path().join(DATABASE)).expect("opened");
+        foreign.execute_batch("BEGIN IMMEDIATE").expect("locked");
+        let started = Instant::now();
+        (10..30).for_each(|number| opened.store.row(sample(number)));
+        assert!(started.elapsed() < Duration::from_secs(1), "handing in a row does not wait");
+        eventually("the trouble", || {
+            opened.store.health().trouble.is_some_and(|(what, _)| what == Trouble::Busy)
+        });
+        foreign.execute_batch("ROLLBACK").expect("unlocked");
+        eventually("the rows", || opened.store.health().rows_written == 20);
+        assert_eq!(opened.store.health().trouble, None);
+        assert_eq!(opened.store.recent(100).len(), 30, "none lost, none twice");
+    }
+
+    #[test]
+    fn a_full_channel_drops_rows_and_counts_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let opened = open(folder.path());
+        let (hold, held) = bounded::<()>(0);
+        opened.store.save_from(Box::new(move |_| {
+            // The writer is busy for as long as the test wants.
+            let _ = held.recv_timeout(Duration::from_secs(20));
+            StateChanges::new()
+        }));
+        opened.store.save_soon();
+        let sent = CHANNEL_MAX as u64 + 500;
+        (0..sent).for_each(|number| opened.store.row(sample(number)));
+        assert!(opened.store.health().rows_dropped >= 400);
+        drop(hold);
+        let health = || opened.store.health();
+        eventually("the rest", || health().rows_written + health().rows_dropped == sent);
+    }
+
+    #[test]
+    fn a_writer_that_fails_goes_on_once_and_then_says_that_it_is_gone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let opened = open(folder.path());
+        opened.store.save_from(Box::new(|_| panic!("a fault in the source of state, on purpose")));
+        eventually("the end", || {
+            opened.store.health().trouble.is_some_and(|(what, _)| what == Trouble::WriterGone)
+        });
+        opened.store.row(sample(1));
+        assert!(opened.store.recent(1).is_empty());
+        opened.store.close();
     }
 }

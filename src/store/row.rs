@@ -121,3 +121,57 @@ impl Row {
         self
     }
 }
+
+/// A row with something in every field, for tests.
+#[cfg(test)]
+pub fn sample(number: u64) -> Row {
+    Row {
+        ended_ms: 1_796_000_000_000 + number * 1_000,
+        kind: RowKind::Embeddings,
+        outcome: RowOutcome::Error,
+        status: 502,
+        stream: number % 2 == 0,
+        requested: Some("fast".into()),
+        route: "alias:fast".into(),
+        model: Some("acme/big-2:free".into()),
+        key: Some("acme:0a1b2c3d".into()),
+        client: Some("laptop".into()),
+        prompt_tokens: 1_200,
+        output_tokens: 340 + number,
+        estimated: number % 3 == 0,
+        latency_ms: 2_345,
+        first_ms: Some(321),
+        attempts: 2,
+        error: Some("all_attempts_failed".into()),
+        trail: "acme/big-2:free:429".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_from_outside_are_cut_at_a_character() {
+        let long = Row {
+            requested: Some("é".repeat(500)),
+            error: Some("x".repeat(500)),
+            trail: "é".repeat(5_000),
+            ..sample(1)
+        };
+        let row = long.bounded();
+        assert_eq!(row.requested.as_deref().map(str::len), Some(REQUESTED_BYTES_MAX));
+        assert_eq!(row.error.as_deref().map(str::len), Some(ERROR_BYTES_MAX));
+        assert_eq!(row.trail.len(), TRAIL_BYTES_MAX);
+        assert_eq!(sample(1).bounded(), sample(1));
+    }
+
+    #[test]
+    fn codes_and_kinds_are_inverse() {
+        assert!(RowKind::ALL.into_iter().all(|kind| RowKind::by_code(kind.code()) == Some(kind)));
+        assert!(
+            RowOutcome::ALL.into_iter().all(|outcome| RowOutcome::by_code(outcome.code()) == Some(outcome))
+        );
+        assert_eq!(RowKind::by_code(99), None);
+    }
+}

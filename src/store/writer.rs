@@ -19,16 +19,34 @@ use super::row::Row;
 use super::{Extent, History, Shared, StateSource, Trouble};
 use crate::base::clock;
 
-/// What a kill may cost: this much of the counters, and [`ROWS_EVERY`] of the rows.
-const STATE_EVERY: Duration = Duration::from_secs(10);
-const ROWS_EVERY: Duration = Duration::from_secs(60);
+/// When the writer writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// What a kill may cost of the counters.
+    pub state_every: Duration,
+    /// What a kill may cost of the rows.
+    pub rows_every: Duration,
+    /// Between attempts on a disk that cannot be written: from the first, doubling to the last.
+    pub retry_first: Duration,
+    pub retry_max: Duration,
+    /// How long a write waits for somebody else's transaction (a backup, a shell) before it counts as failed.
+    pub busy: Duration,
+}
+
+impl Pace {
+    pub const USUAL: Pace = Pace {
+        state_every: Duration::from_secs(10),
+        rows_every: Duration::from_secs(60),
+        retry_first: Duration::from_secs(1),
+        retry_max: Duration::from_secs(300),
+        busy: Duration::from_secs(10),
+    };
+}
+
 /// Rows go out earlier when this many have come.
 const ROWS_BATCH: usize = 500;
 /// Rows that wait while the disk cannot be written; beyond that the oldest are dropped and counted.
 const ROWS_HELD_MAX: usize = 4_000;
-/// Between attempts on a disk that cannot be written: from the first, doubling to the last.
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(300);
 /// How often rows are looked at that are too old or too many.
 const FORGET_EVERY: Duration = Duration::from_secs(3_600);
 /// A damaged database up to this size is found at the start; a larger one would take too long to look through, and is
@@ -54,6 +72,7 @@ pub enum Message {
 pub struct Writer {
     path: PathBuf,
     history: History,
+    pace: Pace,
     shared: Arc<Shared>,
     /// Held, never used: it keeps the data folder ours.
     lock: Option<Connection>,
@@ -79,11 +98,18 @@ struct Retry {
 }
 
 impl Writer {
-    pub fn new(path: PathBuf, history: History, shared: Arc<Shared>, lock: Option<Connection>) -> Writer {
+    pub fn new(
+        path: PathBuf,
+        history: History,
+        pace: Pace,
+        shared: Arc<Shared>,
+        lock: Option<Connection>,
+    ) -> Writer {
         let now = Instant::now();
         Writer {
             path,
             history,
+            pace,
             shared,
             lock,
             db: None,
@@ -91,10 +117,10 @@ impl Writer {
             state: StateChanges::new(),
             needs_everything: false,
             rows: VecDeque::new(),
-            state_due: now + STATE_EVERY,
+            state_due: now + pace.state_every,
             rows_due: None,
             // Not in the first minute, when everything else starts too.
-            forget_due: now + ROWS_EVERY,
+            forget_due: now + pace.rows_every,
             retry: None,
             damage: None,
         }
@@ -116,7 +142,7 @@ impl Writer {
 
     fn open_and_read(&mut self) -> Result<BTreeMap<String, String>, Failure> {
         let left_open = db::left_open(&self.path);
-        let opened = Db::open(&self.path)?;
+        let opened = Db::open(&self.path, self.pace.busy)?;
         if left_open && std::fs::metadata(&self.path).is_ok_and(|file| file.len() <= CHECK_BYTES_MAX) {
             opened.check()?;
         }
@@ -177,10 +203,13 @@ impl Writer {
         if self.retry.is_some_and(|retry| now < retry.at) {
             return;
         }
-        let rows_now = self.rows.len() >= ROWS_BATCH || self.rows_due.is_some_and(|due| due <= now);
-        if rows_now || self.state_due <= now {
+        let state_now = self.state_due <= now;
+        // Rows whose time would come before the next look at the state go along with it: one transaction less.
+        let horizon = if state_now { now + self.pace.state_every } else { now };
+        let rows_now = self.rows.len() >= ROWS_BATCH || self.rows_due.is_some_and(|due| due <= horizon);
+        if rows_now || state_now {
             self.fetch_state();
-            self.state_due = now + STATE_EVERY;
+            self.state_due = now + self.pace.state_every;
             self.write(rows_now);
         }
         if self.forget_due <= now {
@@ -194,7 +223,7 @@ impl Writer {
             self.shared.rows_dropped.fetch_add(1, Ordering::Relaxed);
         }
         self.rows.push_back(row);
-        self.rows_due.get_or_insert_with(|| Instant::now() + ROWS_EVERY);
+        self.rows_due.get_or_insert_with(|| Instant::now() + self.pace.rows_every);
     }
 
     fn fetch_state(&mut self) {
@@ -218,8 +247,8 @@ impl Writer {
         match db.write(&self.state, self.rows.iter().take(rows)) {
             Ok(()) => {
                 self.state.clear();
-                self.rows.clear();
                 if rows > 0 {
+                    self.rows.clear();
                     self.rows_due = None;
                 }
                 self.shared.rows_written.fetch_add(rows as u64, Ordering::Relaxed);
@@ -242,7 +271,7 @@ impl Writer {
             // Whatever is wrong with the folder, opening says it.
             let _ = db::prepare_folder(folder);
         }
-        match Db::open(&self.path) {
+        match Db::open(&self.path, self.pace.busy) {
             Ok(opened) => {
                 self.db = Some(opened);
                 self.needs_everything = true;
@@ -276,7 +305,8 @@ impl Writer {
     }
 
     fn retry_later(&mut self, trouble: Trouble, message: String) {
-        let wait = self.retry.map_or(RETRY_FIRST, |retry| (retry.wait * 2).min(RETRY_MAX));
+        let wait =
+            self.retry.map_or(self.pace.retry_first, |retry| (retry.wait * 2).min(self.pace.retry_max));
         self.retry = Some(Retry { at: Instant::now() + wait, wait });
         *self.shared.trouble.lock() = Some((trouble, message));
     }
@@ -315,5 +345,104 @@ impl Writer {
             self.failed(&error);
         }
         self.lock = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::row::sample;
+
+    fn writer(folder: &tempfile::TempDir) -> Writer {
+        let pace = Pace { retry_first: Duration::ZERO, retry_max: Duration::ZERO, ..Pace::USUAL };
+        let path = folder.path().join("freeway.db");
+        Writer::new(path, History::default(), pace, Arc::default(), None)
+    }
+
+    /// Lets everything be due.
+    fn turn(writer: &mut Writer) {
+        writer.state_due = Instant::now();
+        writer.rows_due = writer.rows_due.map(|_| Instant::now());
+        writer.turn();
+    }
+
+    fn trouble(writer: &Writer) -> Option<Trouble> {
+        writer.shared.trouble.lock().as_ref().map(|(trouble, _)| *trouble)
+    }
+
+    #[test]
+    fn a_full_disk_loses_neither_state_nor_rows_and_recovers() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        assert!(writer.open().is_empty());
+        writer.db.as_ref().expect("open").limit_pages(10);
+        writer.source =
+            Some(Box::new(|_| StateChanges::from([("meter:key/a".to_owned(), Some("x".repeat(40_000)))])));
+        (0..3).for_each(|i| writer.take_row(sample(i)));
+        turn(&mut writer);
+        assert_eq!(trouble(&writer), Some(Trouble::DiskFull));
+        assert_eq!((writer.rows.len(), writer.state.len()), (3, 1));
+        assert_eq!(writer.recent(9).len(), 3, "what waits is shown");
+        turn(&mut writer);
+        assert_eq!(trouble(&writer), Some(Trouble::DiskFull));
+        writer.db.as_ref().expect("open").limit_pages(1_000_000);
+        turn(&mut writer);
+        assert_eq!((trouble(&writer), writer.rows.len(), writer.state.len()), (None, 0, 0));
+        assert_eq!(writer.recent(9).len(), 3);
+    }
+
+    #[test]
+    fn attempts_on_a_bad_disk_grow_apart() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        writer.pace = Pace::USUAL;
+        let waits: Vec<u64> = (0..12)
+            .map(|_| {
+                writer.retry_later(Trouble::Disk, String::new());
+                writer.retry.expect("just set").wait.as_secs()
+            })
+            .collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+    }
+
+    #[test]
+    fn rows_that_wait_are_bounded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        (0..ROWS_HELD_MAX as u64 + 7).for_each(|i| writer.take_row(sample(i)));
+        assert_eq!(writer.rows.len(), ROWS_HELD_MAX);
+        assert_eq!(writer.shared.rows_dropped.load(Ordering::Relaxed), 7);
+        assert_eq!(writer.rows.front(), Some(&sample(7)), "the oldest go");
+    }
+
+    #[test]
+    fn damage_met_while_running_starts_a_new_file_with_all_state() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        writer.open();
+        let (asked, asks) = crossbeam_channel::unbounded();
+        writer.source = Some(Box::new(move |extent| {
+            asked.send(extent).expect("the test listens");
+            StateChanges::from([("meter:key/a".to_owned(), Some("1".to_owned()))])
+        }));
+        turn(&mut writer);
+        writer.failed(&Failure::Damaged("page 3 is nonsense".into()));
+        assert_eq!(trouble(&writer), Some(Trouble::Damaged));
+        turn(&mut writer);
+        assert_eq!(trouble(&writer), None);
+        assert_eq!(Vec::from_iter(asks.try_iter()), [Extent::Changes, Extent::Changes, Extent::Everything]);
+        assert_eq!(writer.db.as_ref().expect("open").state().expect("readable").len(), 1);
+    }
+
+    #[test]
+    fn nothing_changed_means_nothing_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        writer.open();
+        writer.source = Some(Box::new(|_| StateChanges::new()));
+        let before = std::fs::metadata(folder.path().join("freeway.db-wal")).expect("a log").len();
+        (0..100).for_each(|_| turn(&mut writer));
+        let after = std::fs::metadata(folder.path().join("freeway.db-wal")).expect("a log").len();
+        assert_eq!((writer.shared.writes.load(Ordering::Relaxed), after), (0, before));
     }
 }
