@@ -183,6 +183,7 @@ pub struct Edits<'a>(Vec<Edit<'a>>);
 #[derive(Debug)]
 enum Edit<'a> {
     Set(Cow<'a, str>, Cow<'a, [u8]>),
+    Add(Cow<'a, str>, Cow<'a, [u8]>),
     Remove(Cow<'a, str>),
     Rename(Cow<'a, str>, Cow<'a, str>),
 }
@@ -191,6 +192,11 @@ impl<'a> Edits<'a> {
     /// Gives a field another value (raw JSON) where it stands, or adds it at the end.
     pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, [u8]>>) {
         self.0.push(Edit::Set(name.into(), value.into()));
+    }
+
+    /// Gives a field a value if it is absent or `null` by then.
+    pub fn add(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, [u8]>>) {
+        self.0.push(Edit::Add(name.into(), value.into()));
     }
 
     pub fn remove(&mut self, name: impl Into<Cow<'a, str>>) {
@@ -239,8 +245,11 @@ impl Edit<'_> {
             members.iter().position(|member| member.kept && member.name.as_str() == name)
         };
         match self {
-            Edit::Set(name, value) => match find(members, name) {
-                Some(at) => members[at].value = Cow::Borrowed(value),
+            Edit::Set(name, value) | Edit::Add(name, value) => match find(members, name) {
+                Some(at) if matches!(self, Edit::Set(..)) || &*members[at].value == b"null" => {
+                    members[at].value = Cow::Borrowed(value);
+                }
+                Some(_) => {}
                 None => members.push(Member {
                     name: Name::Ours(name),
                     separator: b",",
@@ -407,6 +416,10 @@ mod tests {
             },
             r#"{"a":2}"#,
         );
+        let add = |e: &mut Edits<'static>| e.add("a", b"9".as_slice());
+        check(r#"{"a":1}"#, &add, r#"{"a":1}"#);
+        check(r#"{"a":null}"#, &add, r#"{"a":9}"#);
+        check(r#"{"b":1}"#, &add, r#"{"b":1,"a":9}"#);
         check(r#"{"\u0061":1,"c":2}"#, &|e| e.remove("a"), r#"{"c":2}"#);
     }
 }

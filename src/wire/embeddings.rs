@@ -66,7 +66,7 @@ struct Input {
 impl Input {
     fn read(&mut self, raw: &[u8]) -> Result<(), ApiError> {
         if raw.starts_with(b"\"") {
-            return self.text(raw, "input".into());
+            return self.text(raw, || "input".into());
         }
         let mut cursor = Cursor::new(raw);
         if !cursor.open(b'[')? {
@@ -76,15 +76,16 @@ impl Input {
         let first = cursor.peek();
         let mut at = 0;
         while cursor.item()? {
-            let place = format!("input[{at}]");
+            let place = || format!("input[{at}]");
             match (first, cursor.peek()) {
                 (Some(b'"'), Some(b'"')) => self.text(cursor.skip()?, place)?,
                 (Some(b'['), Some(b'[')) => self.tokens(&mut cursor, place)?,
                 (Some(b'0'..=b'9'), Some(b'0'..=b'9')) => {
-                    self.token(cursor.skip()?, &place)?;
+                    self.token(cursor.skip()?, place)?;
                     self.inputs = 1;
                 }
                 _ => {
+                    let place = place();
                     let message =
                         format!("`{place}` must be a text, a token id or a list of them, as the others");
                     return Err(bad(place, message));
@@ -98,9 +99,10 @@ impl Input {
         Ok(())
     }
 
-    fn text(&mut self, raw: &[u8], place: String) -> Result<(), ApiError> {
+    /// `place` names the input, for an error.
+    fn text(&mut self, raw: &[u8], place: impl Fn() -> String) -> Result<(), ApiError> {
         if raw == b"\"\"" {
-            return Err(bad(place.as_str(), format!("`{place}` is empty")));
+            return Err(bad(place(), format!("`{}` is empty", place())));
         }
         self.tally.json(raw);
         self.inputs += 1;
@@ -108,22 +110,22 @@ impl Input {
     }
 
     /// A list of token ids that is one input among several.
-    fn tokens(&mut self, cursor: &mut Cursor<'_>, place: String) -> Result<(), ApiError> {
+    fn tokens(&mut self, cursor: &mut Cursor<'_>, place: impl Fn() -> String) -> Result<(), ApiError> {
         let before = self.tally.tokens;
         cursor.open(b'[')?;
         while cursor.item()? {
             self.token(cursor.skip()?, &place)?;
         }
         if self.tally.tokens == before {
-            return Err(bad(place.as_str(), format!("`{place}` is empty")));
+            return Err(bad(place(), format!("`{}` is empty", place())));
         }
         self.inputs += 1;
         Ok(())
     }
 
-    fn token(&mut self, raw: &[u8], place: &str) -> Result<(), ApiError> {
+    fn token(&mut self, raw: &[u8], place: impl Fn() -> String) -> Result<(), ApiError> {
         if json::whole(raw).is_none() {
-            return Err(bad(place, format!("`{place}` must be token ids")));
+            return Err(bad(place(), format!("`{}` must be token ids", place())));
         }
         self.tally.tokens += 1;
         Ok(())

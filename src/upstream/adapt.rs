@@ -1,0 +1,414 @@
+//! The one place where a provider's quirks become edits of a request body. Everything that no quirk names reaches the
+//! upstream byte for byte.
+use serde_json::Value;
+
+use crate::catalog::provider::{Model, Provider, Quirks};
+use crate::wire::body::{Body, Edits};
+use crate::wire::chat::ChatFacts;
+use crate::wire::embeddings::EmbeddingFacts;
+use crate::wire::error::ApiError;
+use crate::wire::json;
+
+use super::history;
+
+/// Our own extensions of the body, which no upstream knows.
+const OURS: [&str; 2] = ["session", "models"];
+/// Fields for which an explicit `null` means what leaving them out means; strict upstreams refuse the `null`.
+const KNOBS: [&str; 26] = [
+    "audio",
+    "frequency_penalty",
+    "function_call",
+    "functions",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_tokens",
+    "metadata",
+    "modalities",
+    "n",
+    "parallel_tool_calls",
+    "prediction",
+    "presence_penalty",
+    "reasoning_effort",
+    "response_format",
+    "seed",
+    "service_tier",
+    "stop",
+    "store",
+    "temperature",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "user",
+];
+/// The names of the output cap; the first wins.
+const CAPS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
+/// What neither a file nor an upstream's complaint may take out of a request.
+const ESSENTIAL: [&str; 3] = ["model", "messages", "input"];
+
+/// The body of a chat request for one model of one provider.
+///
+/// `remembered_drops` are fields that this upstream has refused before. The client's body is one that `facts` was read
+/// from.
+pub fn adapt(
+    body: &Body,
+    facts: &ChatFacts,
+    provider: &Provider,
+    model: &Model,
+    remembered_drops: &[String],
+) -> Result<Vec<u8>, ApiError> {
+    let quirks = &provider.quirks;
+    let mut edits = Edits::default();
+    edits.set("model", json::quoted(&model.id));
+    edits.set("stream", if facts.stream { b"true".as_slice() } else { b"false" });
+    stream_options(body, facts, quirks, &mut edits);
+    OURS.iter().for_each(|name| edits.remove(*name));
+    body.names()
+        .filter(|name| KNOBS.contains(name) && body.given(name).is_none())
+        .for_each(|name| edits.remove(name));
+    tools(body, facts, &mut edits);
+    if body.given("response_format").is_some_and(|raw| json::member(raw, "type") == Some(b"\"text\"")) {
+        edits.remove("response_format");
+    }
+    token_cap(body, facts, quirks, model, &mut edits);
+    if let Some(raw) = body.raw("messages") {
+        if let Some(messages) = history::adapted(raw, &facts.shape, quirks)? {
+            edits.set("messages", messages);
+        }
+    }
+    drop_fields(quirks.drop_params.iter().chain(&model.drop_params), &mut edits);
+    quirks.rename_params.iter().for_each(|(from, to)| edits.rename(from, to));
+    for (name, value) in &quirks.default_params {
+        // A default cap must not stand beside the client's own, whatever that is called.
+        if facts.max_output.is_none() || !CAPS.contains(&name.as_str()) {
+            edits.add(name, raw_json(value));
+        }
+    }
+    quirks.force_params.iter().for_each(|(name, value)| edits.set(name, raw_json(value)));
+    drop_fields(remembered_drops, &mut edits);
+    Ok(body.spliced(&edits))
+}
+
+/// The body of an embeddings request for one model of one provider. Token ids for an upstream that does not take them
+/// are a 400: they cannot be turned into text without the vocabulary they were made with.
+pub fn adapt_embeddings(
+    body: &Body,
+    facts: &EmbeddingFacts,
+    provider: &Provider,
+    model: &Model,
+    remembered_drops: &[String],
+) -> Result<Vec<u8>, ApiError> {
+    let quirks = &provider.quirks;
+    if facts.token_ids && !quirks.token_inputs {
+        let message = format!("{} takes texts, not token ids; send `input` as text", provider.label);
+        return Err(ApiError::bad_field("invalid_body", "input", message));
+    }
+    let mut edits = Edits::default();
+    edits.set("model", json::quoted(&model.id));
+    OURS.iter().for_each(|name| edits.remove(*name));
+    for name in ["dimensions", "encoding_format", "user"] {
+        if body.given(name).is_none() {
+            edits.remove(name);
+        }
+    }
+    drop_fields(quirks.drop_params.iter().chain(&model.drop_params), &mut edits);
+    quirks.rename_params.iter().for_each(|(from, to)| edits.rename(from, to));
+    drop_fields(remembered_drops, &mut edits);
+    Ok(body.spliced(&edits))
+}
+
+fn raw_json(value: &Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+fn drop_fields<'a>(names: impl IntoIterator<Item = &'a String>, edits: &mut Edits<'a>) {
+    for name in names.into_iter().filter(|name| !ESSENTIAL.contains(&name.as_str())) {
+        edits.remove(name);
+    }
+}
+
+/// Asks for usage in streams, where that is understood; other options of the client's stay.
+fn stream_options(body: &Body, facts: &ChatFacts, quirks: &Quirks, edits: &mut Edits<'_>) {
+    if !facts.stream || !quirks.stream_usage {
+        edits.remove("stream_options");
+        return;
+    }
+    if facts.include_usage {
+        return;
+    }
+    let options = match body.given("stream_options").and_then(|raw| Body::parse(raw.to_vec()).ok()) {
+        Some(given) => {
+            let mut inner = Edits::default();
+            inner.set("include_usage", b"true".as_slice());
+            given.spliced(&inner)
+        }
+        None => b"{\"include_usage\":true}".to_vec(),
+    };
+    edits.set("stream_options", options);
+}
+
+/// An empty list of tools, and what makes no sense without tools, is left out.
+fn tools(body: &Body, facts: &ChatFacts, edits: &mut Edits<'_>) {
+    for name in ["tools", "functions"] {
+        if json::is_blank(body.raw(name)) {
+            edits.remove(name);
+        }
+    }
+    if !facts.tools {
+        for name in ["tool_choice", "function_call", "parallel_tool_calls"] {
+            edits.remove(name);
+        }
+    } else if body.raw("tool_choice") == Some(b"\"any\"") {
+        edits.set("tool_choice", b"\"required\"".as_slice());
+    }
+}
+
+/// Exactly one cap leaves, in whole digits, under the name that this upstream wants, and no higher than the model goes.
+fn token_cap(body: &Body, facts: &ChatFacts, quirks: &Quirks, model: &Model, edits: &mut Edits<'_>) {
+    // The names that the client gave a real cap under; 0 is none.
+    let mut given =
+        CAPS.into_iter().filter(|name| body.given(name).and_then(json::whole).is_some_and(|cap| cap > 0));
+    let spelled = given.next();
+    let (Some(cap), Some(spelled)) = (facts.max_output, spelled) else {
+        CAPS.iter().for_each(|name| edits.remove(*name));
+        return;
+    };
+    let cap = cap.min(model.max_output.unwrap_or(u64::MAX)).to_string();
+    CAPS.iter().filter(|name| **name != spelled).for_each(|name| edits.remove(*name));
+    if body.raw(spelled) != Some(cap.as_bytes()) {
+        edits.set(spelled, cap.into_bytes());
+    }
+    if let Some(wanted) = &quirks.max_tokens_field {
+        edits.rename(spelled, wanted.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::catalog::provider::*;
+
+    fn provider(quirks: Quirks) -> Provider {
+        Provider {
+            slot: Slot(0),
+            id: Arc::from("p"),
+            label: "P".into(),
+            docs: None,
+            console: None,
+            signup: None,
+            notes: None,
+            terms: None,
+            enabled: true,
+            priority: 50.0,
+            base_url: String::new(),
+            local: false,
+            auth: Auth::None,
+            keys: Vec::new(),
+            env_keys: Vec::new(),
+            missing_vars: Vec::new(),
+            limits: Limits::default(),
+            limits_scope: LimitsScope::Key,
+            limits_source: LimitsSource::Docs,
+            verified_on: None,
+            models_endpoint: None,
+            models_path: String::new(),
+            paths: Paths { chat: String::new(), embeddings: String::new(), completions: String::new() },
+            quirks,
+            timeouts: Timeouts { connect_ms: 1, first_byte_ms: 1, idle_ms: 1, total_ms: 1 },
+            headers: Vec::new(),
+            reset_zone: ResetZone::Fixed(0),
+            counts_max_tokens: false,
+            billing: Billing::Free,
+            last_resort: false,
+            models: Vec::new(),
+        }
+    }
+
+    fn model() -> Model {
+        Model {
+            slot: Slot(0),
+            id: Arc::from("@cf/meta/llama"),
+            reference: Arc::from("p/@cf/meta/llama"),
+            label: String::new(),
+            aliases: Vec::new(),
+            context: None,
+            max_output: Some(4_096),
+            caps: Caps::CHAT,
+            priority: 50.0,
+            enabled: true,
+            limits: Limits::default(),
+            drop_params: vec!["top_k".into()],
+            credits: None,
+            tier: None,
+            rank: None,
+            paid_equivalent: None,
+            source: ModelSource::Declared,
+            dimensions: None,
+        }
+    }
+
+    const MESSAGES: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
+
+    /// An upstream that understands `stream_options`.
+    fn plain() -> Quirks {
+        Quirks { stream_usage: true, ..Quirks::default() }
+    }
+
+    fn sent(fields: &str, quirks: Quirks, remembered: &[&str]) -> String {
+        let body = Body::parse(format!("{{{MESSAGES}{fields}}}").into_bytes()).expect("valid JSON");
+        let facts = ChatFacts::read(&body, 500).expect(fields);
+        let remembered: Vec<String> = remembered.iter().map(|name| (*name).to_owned()).collect();
+        let out = adapt(&body, &facts, &provider(quirks), &model(), &remembered).expect("it can be adapted");
+        Body::parse(out.clone()).expect("still valid JSON");
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    /// What is sent beside the messages, before model and stream are added at the end.
+    fn check(fields: &str, quirks: Quirks, expected: &str) {
+        let expected = format!(r#"{{{MESSAGES}{expected}}}"#);
+        assert_eq!(sent(fields, quirks, &[]), expected, "{fields}");
+    }
+
+    const END: &str = r#","model":"@cf/meta/llama","stream":false"#;
+
+    #[test]
+    fn b13_only_what_must_differ_does() {
+        check("", plain(), END);
+        check(
+            r#", "model" : "auto","stream":false,"seed": 9007199254740993,"x":{"a":1.0e2},"session":"s","models":["a"]"#,
+            plain(),
+            r#", "model" : "@cf/meta/llama","stream":false,"seed": 9007199254740993,"x":{"a":1.0e2}"#,
+        );
+        check(
+            r#","stop":null,"temperature":null,"unknown":null,"top_k":5"#,
+            plain(),
+            &format!(r#","unknown":null{END}"#),
+        );
+        check(r#","response_format":{"type":"text"}"#, plain(), END);
+        let json_mode = r#","response_format":{"type":"json_object"}"#;
+        check(json_mode, plain(), &format!("{json_mode}{END}"));
+    }
+
+    #[test]
+    fn b6_usage_is_asked_for_where_it_is_understood() {
+        let stream = r#","model":"@cf/meta/llama","stream":true"#;
+        let asked = format!(r#"{stream},"stream_options":{{"include_usage":true}}"#);
+        check(stream, plain(), &asked);
+        check(&asked, plain(), &asked);
+        check(&format!(r#"{stream},"stream_options":null"#), plain(), &asked);
+        check(
+            &format!(r#"{stream},"stream_options":{{"include_usage":false,"include_obfuscation":false}}"#),
+            plain(),
+            &format!(r#"{stream},"stream_options":{{"include_usage":true,"include_obfuscation":false}}"#),
+        );
+        // SSE-25: never where it is refused, by file or by experience.
+        check(&asked, Quirks::default(), stream);
+        assert_eq!(sent(stream, plain(), &["stream_options"]), format!("{{{MESSAGES}{stream}}}"));
+        // SSE-15: without a stream the options are refused upstream, and `stream` is always said.
+        check(r#","stream_options":{"include_usage":true}"#, plain(), END);
+    }
+
+    #[test]
+    fn tool_12_empty_tools_are_left_out() {
+        for fields in [
+            r#","tools":[],"tool_choice":"auto","parallel_tool_calls":false"#,
+            r#","tools":null,"tool_choice":null"#,
+            r#","functions":[],"function_call":"none","tool_choice":"none""#,
+        ] {
+            check(fields, plain(), END);
+        }
+        let tools = r#","tools":[{"type":"function","function":{"name":"f","parameters":{"maximum":98765432109876543210}}}],"parallel_tool_calls":false"#;
+        check(tools, plain(), &format!("{tools}{END}"));
+        check(
+            &format!(r#"{tools},"tool_choice":"any""#),
+            plain(),
+            &format!(r#"{tools},"tool_choice":"required"{END}"#),
+        );
+    }
+
+    #[test]
+    fn req_06_one_cap_leaves_under_the_name_that_is_wanted() {
+        let named = |name: &str| Quirks { max_tokens_field: Some(name.into()), ..plain() };
+        let both = r#","max_tokens":64,"max_completion_tokens":32"#;
+        check(both, plain(), &format!(r#","max_completion_tokens":32{END}"#));
+        check(both, named("max_tokens"), &format!(r#","max_tokens":32{END}"#));
+        check(
+            r#","max_tokens":64"#,
+            named("max_completion_tokens"),
+            &format!(r#","max_completion_tokens":64{END}"#),
+        );
+        check(r#","max_tokens":64"#, named("max_tokens"), &format!(r#","max_tokens":64{END}"#));
+        check(r#","max_tokens":64"#, named("max_output"), &format!(r#","max_output":64{END}"#));
+        check(r#","max_tokens":64,"max_completion_tokens":0"#, plain(), &format!(r#","max_tokens":64{END}"#));
+        check(r#","max_tokens":0"#, plain(), END);
+        check(r#","max_tokens":999999"#, plain(), &format!(r#","max_tokens":4096{END}"#));
+    }
+
+    #[test]
+    fn req_13_caps_are_whole_on_the_wire() {
+        check(r#","max_tokens":1e3"#, plain(), &format!(r#","max_tokens":1000{END}"#));
+        check(r#","max_tokens":256.0"#, plain(), &format!(r#","max_tokens":256{END}"#));
+    }
+
+    #[test]
+    fn req_04_files_and_experience_drop_rename_and_set_fields() {
+        let quirks = Quirks {
+            drop_params: vec!["logit_bias".into(), "messages".into()],
+            rename_params: vec![("seed".into(), "random_seed".into())],
+            default_params: vec![
+                ("max_tokens".into(), json!(256)),
+                ("random_seed".into(), json!(1)),
+                ("d".into(), json!([1])),
+            ],
+            force_params: vec![("parallel".into(), json!(false))],
+            ..plain()
+        };
+        check(
+            r#","logit_bias":{"1":2},"seed":7,"max_completion_tokens":9,"parallel":true"#,
+            quirks.clone(),
+            r#","random_seed":7,"max_completion_tokens":9,"parallel":false,"model":"@cf/meta/llama","stream":false,"d":[1]"#,
+        );
+        check(
+            "",
+            quirks.clone(),
+            &format!(r#"{END},"max_tokens":256,"random_seed":1,"d":[1],"parallel":false"#),
+        );
+        assert_eq!(
+            sent(r#","seed":7,"store":true"#, quirks, &["random_seed", "store", "d", "messages", "model"]),
+            format!(r#"{{{MESSAGES}{END},"max_tokens":256,"parallel":false}}"#)
+        );
+    }
+
+    #[test]
+    fn req_01_messages_are_adapted_too() {
+        let body = Body::parse(br#"{"messages":[{"role":"developer","content":"d"}]}"#.to_vec())
+            .expect("valid JSON");
+        let facts = ChatFacts::read(&body, 500).expect("fine");
+        let out = adapt(&body, &facts, &provider(plain()), &model(), &[]).expect("it can be adapted");
+        let expected = format!(r#"{{"messages":[{{"role":"system","content":"d"}}]{END}}}"#);
+        assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);
+    }
+
+    #[test]
+    fn emb_03_token_ids_go_only_where_they_are_understood() {
+        let send = |input: &str, token_inputs: bool| {
+            let fields = format!(r#"{{"input":{input},"model":"e","dimensions":null,"session":"s"}}"#);
+            let body = Body::parse(fields.into_bytes()).expect("valid JSON");
+            let facts = EmbeddingFacts::read(&body).expect("fine");
+            let quirks = Quirks { token_inputs, ..Quirks::default() };
+            let out = adapt_embeddings(&body, &facts, &provider(quirks), &model(), &[]);
+            out.map(|out| String::from_utf8(out).expect("UTF-8")).map_err(|e| (e.status, e.param))
+        };
+        for input in ["[101,2023]", "[[101],[2023,7]]"] {
+            let expected = format!(r#"{{"input":{input},"model":"@cf/meta/llama"}}"#);
+            assert_eq!(send(input, true), Ok(expected));
+            assert_eq!(send(input, false), Err((400, Some("input".into()))));
+        }
+        assert_eq!(send("\"a\"", false), Ok(r#"{"input":"a","model":"@cf/meta/llama"}"#.into()));
+    }
+}
