@@ -5,3 +5,5 @@ pub mod wire;
 pub mod catalog;
 
 pub mod upstream;
+
+pub mod cli;

@@ -7,6 +7,7 @@ pub mod client;
 pub mod watch;
 
 pub mod cut;
+pub mod probe;
 pub mod proxy;
 pub mod url;
 
