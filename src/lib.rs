@@ -25,7 +25,11 @@ pub mod upstream;
 
 pub mod relay;
 
-pub mod cli;
 pub mod http;
+
+pub mod cli;
+pub mod demo;
+pub mod discover;
 pub mod jobs;
+pub mod logger;
 pub mod serve;

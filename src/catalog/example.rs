@@ -1,6 +1,7 @@
 //! `.env.example`, made from the bundled provider files and the table of settings, so that it cannot go stale. Pure.
 use serde_json::Value;
 
+use super::address::variable_names;
 use super::bundled::BUNDLED;
 use super::table::{PATH_VARIABLES, TABLE};
 
@@ -42,7 +43,7 @@ pub fn env_example() -> String {
 
 fn add_provider(out: &mut String, file: &Value) {
     let text = |name: &str| file[name].as_str().unwrap_or_default();
-    let mut names: Vec<String> = placeholders(text("baseUrl"));
+    let mut names: Vec<String> = variable_names(text("baseUrl"));
     let keys = file["auth"]["envKeys"].as_array().into_iter().flatten().filter_map(Value::as_str);
     // `NAME_2` is read without being named.
     names.extend(keys.filter(|name| !name.ends_with("_2")).map(str::to_owned));
@@ -57,15 +58,6 @@ fn add_provider(out: &mut String, file: &Value) {
     for name in names {
         *out += &format!("#{name}=\n");
     }
-}
-
-fn placeholders(template: &str) -> Vec<String> {
-    template
-        .split("${")
-        .skip(1)
-        .filter_map(|part| part.split_once('}'))
-        .map(|(name, _)| name.to_owned())
-        .collect()
 }
 
 #[cfg(test)]

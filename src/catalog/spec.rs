@@ -175,7 +175,7 @@ fn read_base_url(fields: &Fields<'_>, context: &Context<'_>) -> (String, bool, V
         }
         return nothing();
     };
-    let (mut text, missing) = match address::interpolate(template, context.variables) {
+    let (text, missing) = match address::interpolate(template, context.variables) {
         Ok(found) => found,
         Err(error) => {
             fields.error("baseUrl", error);
@@ -185,11 +185,7 @@ fn read_base_url(fields: &Fields<'_>, context: &Context<'_>) -> (String, bool, V
     if !missing.is_empty() {
         return (String::new(), false, missing);
     }
-    // Ollama's own variable is commonly set as `host:port`.
-    if template.starts_with("${") && !text.contains("://") {
-        text.insert_str(0, "http://");
-    }
-    match address::base_url(&text) {
+    match address::base_url(&address::with_scheme(template, text)) {
         Ok(address) => {
             if address.url.starts_with("http://") && !address.local {
                 fields.warn(
@@ -201,7 +197,7 @@ fn read_base_url(fields: &Fields<'_>, context: &Context<'_>) -> (String, bool, V
         }
         Err(error) if template.contains("${") => {
             // The file is fine, the variable is not: the provider stays, without an address.
-            let names = variable_names(template);
+            let names = address::variable_names(template);
             fields.warn("baseUrl", format!("{error}; check the variable {}", names.join(", ")));
             (String::new(), false, names)
         }
@@ -210,15 +206,6 @@ fn read_base_url(fields: &Fields<'_>, context: &Context<'_>) -> (String, bool, V
             nothing()
         }
     }
-}
-
-fn variable_names(template: &str) -> Vec<String> {
-    template
-        .split("${")
-        .skip(1)
-        .filter_map(|part| part.split_once('}'))
-        .map(|(name, _)| name.to_owned())
-        .collect()
 }
 
 fn read_headers(

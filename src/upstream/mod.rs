@@ -12,6 +12,7 @@ pub mod client;
 pub mod watch;
 
 pub mod cut;
+pub mod probe;
 pub mod proxy;
 pub mod url;
 
