@@ -395,6 +395,35 @@ mod tests {
     }
 
     #[test]
+    fn whatever_is_accepted_leaves_well_formed() {
+        let good = r#"{"model":"m","max_tokens":1e1,"tools":[],"stop":null,"session":"s","messages":[{"role":"developer","content":["d"]},{"role":"user","content":[{"text":"t"},{"type":"text","text":"u"}],"x":1},{"role":"assistant","content":"","tool_calls":[{"id":"call_12","function":{"name":"f","arguments":{"a":1}}},{"function":{"name":"g"}}]},{"role":"tool","tool_call_id":"call_12","content":null},{"role":"tool","content":"y"}]}"#;
+        let strict = Quirks {
+            drop_message_fields: vec!["x".into(), "name".into()],
+            flatten_content: true,
+            tool_ids: ToolIds::Alnum9,
+            null_content_refused: true,
+            ..Quirks::default()
+        };
+        let mut accepted = 0;
+        for seed in 0..10_000 {
+            let bytes = crate::wire::hostile::damaged(good, &mut crate::base::rng::Rng::seeded(seed));
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let Ok(body) = Body::parse(bytes) else { continue };
+            let Ok(facts) = ChatFacts::read(&body, 500) else { continue };
+            accepted += 1;
+            for quirks in [plain(), strict.clone()] {
+                let out = adapt(&body, &facts, &provider(quirks), &model(), &[]).expect("it can be adapted");
+                let sent = Body::parse(out).unwrap_or_else(|e| panic!("seed {seed}: {}\n{text}", e.message));
+                let again = ChatFacts::read(&sent, 500);
+                let again = again.unwrap_or_else(|e| panic!("seed {seed}: {}\n{text}", e.message));
+                assert!(!again.shape.untidy && !again.shape.developer, "seed {seed}: {text}");
+                assert_eq!(again.messages, facts.messages, "seed {seed}: {text}");
+            }
+        }
+        assert!(accepted > 300, "{accepted}");
+    }
+
+    #[test]
     fn emb_03_token_ids_go_only_where_they_are_understood() {
         let send = |input: &str, token_inputs: bool| {
             let fields = format!(r#"{{"input":{input},"model":"e","dimensions":null,"session":"s"}}"#);

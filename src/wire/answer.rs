@@ -82,18 +82,28 @@ pub fn says_error(raw: &[u8]) -> bool {
 
 fn object_says_error(cursor: &mut Cursor<'_>) -> Result<bool, Flaw> {
     cursor.open(b'{')?;
-    let mut says = false;
+    // A message alone may be mere news ("queued"); with a code beside it, it is a complaint.
+    let (mut says, mut message, mut code) = (false, false, false);
     while let Some(name) = cursor.member()? {
         let raw = cursor.skip()?;
-        says |= match name {
-            b"error" | b"errors" | b"detail" => !json::is_blank(Some(raw)) && raw != b"false",
-            b"message" | b"msg" | b"error_message" => raw.starts_with(b"\"") && raw.len() > 2,
-            b"object" | b"type" => raw == b"\"error\"",
-            b"success" => raw == b"false",
-            _ => false,
-        };
+        match name {
+            b"error" | b"errors" | b"detail" => says |= !json::is_blank(Some(raw)) && raw != b"false",
+            b"object" | b"type" if raw == b"\"error\"" => says = true,
+            b"success" => says |= raw == b"false",
+            b"message" | b"msg" | b"error_message" => message |= raw.starts_with(b"\"") && raw.len() > 2,
+            b"code" | b"status" | b"status_code" | b"statusCode" | b"type" => {
+                code |= !json::is_blank(Some(raw))
+            }
+            _ => {}
+        }
     }
-    Ok(says)
+    Ok(says || (message && code))
+}
+
+/// Whether a whole body without an answer gives a reason: it says that it is an error, or holds a message.
+pub fn gives_reason(raw: &[u8]) -> bool {
+    says_error(raw)
+        || ["message", "msg"].iter().any(|name| json::member(raw, name).and_then(json::text).is_some())
 }
 
 /// The text of a list of content parts, thoughts apart.
@@ -169,7 +179,7 @@ mod tests {
             r#"[{"error":{"code":503}}]"#,
             r#"{"object":"error","message":"x"}"#,
             r#"{"detail":[{"loc":["body"]}]}"#,
-            r#"{"message":"x"}"#,
+            r#"{"message":"x","code":1261}"#,
             r#"{"result":null,"success":false,"errors":[],"messages":[]}"#,
             r#"{"type":"error"}"#,
         ] {
@@ -186,10 +196,12 @@ mod tests {
             r#"{"error":false}"#,
             r#"{"message":{"role":"assistant"}}"#,
             r#"{"success":true,"errors":[]}"#,
+            r#"{"message":"queued"}"#,
             r#"{"usage":{}}"#,
         ] {
             assert!(!says_error(none.as_bytes()), "{none}");
         }
+        assert!(gives_reason(br#"{"message":"x"}"#) && !gives_reason(b"{}"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A whole JSON answer to a chat request: is it an answer at all, and if so, in the form our clients can rely on. What
 //! is in order stays byte for byte.
-use super::answer::{NoAnswer, Why, json_object, says_error, text_of_parts};
+use super::answer::{NoAnswer, Why, gives_reason, json_object, text_of_parts};
 use super::choice::finish_word;
 use super::head::{self, Fallback, Head, Present};
 use super::json::{self, Cursor, Flaw};
@@ -34,7 +34,7 @@ pub fn check(body: &[u8], fallback: Fallback) -> Result<Completion, NoAnswer> {
     reading.read(&text, fallback, &mut patch).map_err(|_| Why::NotJson)?;
     let usage = reading.usage.usage();
     let no = |why: Why| Err(NoAnswer { why, usage });
-    if reading.failed || (reading.choices == 0 && says_error(&text)) {
+    if reading.failed || (reading.choices == 0 && gives_reason(&text)) {
         return no(Why::Error(text.into_owned()));
     }
     if reading.choices == 0 {

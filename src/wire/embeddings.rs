@@ -1,5 +1,5 @@
 //! Embeddings: what a request asks for, and whether an answer is one.
-use super::answer::{NoAnswer, Why, json_object, says_error};
+use super::answer::{NoAnswer, Why, gives_reason, json_object};
 use super::body::Body;
 use super::chat::{bad, read_model, read_models};
 use super::error::ApiError;
@@ -151,7 +151,7 @@ pub fn check(body: &[u8], inputs: usize, model: &str) -> Result<Embeddings, NoAn
     reading.read(&text, model, &mut patch).map_err(|_| Why::NotJson)?;
     let usage = reading.usage.usage();
     let no = |why: Why| Err(NoAnswer { why, usage });
-    if reading.failed || (reading.entries == 0 && says_error(&text)) {
+    if reading.failed || (reading.entries == 0 && gives_reason(&text)) {
         return no(Why::Error(text.into_owned()));
     }
     if reading.entries == 0 {

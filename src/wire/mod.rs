@@ -1,21 +1,38 @@
 //! The shapes on the wire: request bodies, chat and embedding messages, event streams, error envelopes. Pure: bytes
 //! in, values out.
-pub mod answer;
-pub mod body;
-pub mod calls;
-pub mod chat;
-pub mod choice;
-pub mod chunk;
-pub mod completion;
-pub mod embeddings;
+//!
+//! JSON is read by one strict cursor ([`json`]) and changed by patches ([`patch`]), never rebuilt: what nobody here
+//! knows passes through byte for byte. Requests come in through [`body`], [`chat`] and [`embeddings`]; answers go out
+//! through [`sse`] and [`chunk`], or [`completion`].
+
+// What errors and exchanges are.
 pub mod error;
 pub mod exchange;
-pub mod fold;
-pub mod head;
+
+// JSON text and changes to it.
 pub mod json;
-pub mod messages;
 pub mod patch;
-pub mod sse;
+
+// Requests.
+pub mod body;
+pub mod chat;
+pub mod embeddings;
+pub mod messages;
 pub mod tally;
+
+// Answers: what every kind shares, then streams, then whole ones.
+pub mod answer;
+pub mod head;
 pub mod usage;
+
+pub mod calls;
+pub mod choice;
+pub mod chunk;
+pub mod sse;
+
+pub mod completion;
+pub mod fold;
 pub mod whole_calls;
+
+#[cfg(test)]
+pub mod hostile;

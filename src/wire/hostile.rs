@@ -1,0 +1,199 @@
+//! Tests only: whatever comes in, what goes out is well-formed. Good inputs are damaged at random, from a seed that a
+//! failure prints.
+use serde_json::Value;
+
+use super::body::Body;
+use super::chat::ChatFacts;
+use super::chunk::{ChunkShaper, End, ShapeOptions, Step};
+use super::completion;
+use super::embeddings;
+use super::fold;
+use super::head::Fallback;
+use super::sse::{Decoder, SseItem};
+use super::usage::Usage;
+use crate::base::rng::Rng;
+
+const ROUNDS: u64 = 4_000;
+
+/// Fragments that damage is done with, beside bytes of the input itself.
+const FRAGMENTS: [&str; 24] = [
+    "\n",
+    "\r",
+    "\n\n",
+    "\r\n",
+    "data: ",
+    ": c\n",
+    "[DONE]",
+    "{}",
+    "[]",
+    "null",
+    "\"\"",
+    ",",
+    "\"index\":1,",
+    "\"id\":\"z\",",
+    "\"delta\":{\"content\":\"y\"},",
+    "\"message\":{\"content\":\"w\"},",
+    "\"finish_reason\":\"stop\",",
+    "\"error\":null,",
+    "\"usage\":{\"prompt_tokens\":3},",
+    "\\ud83d",
+    "\u{fffd}",
+    "é",
+    "{\"a\":[",
+    "1e400",
+];
+
+/// `good` with up to three random damages.
+pub fn damaged(good: &str, rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = good.as_bytes().to_vec();
+    for _ in 0..1 + rng.below(3) {
+        let at = rng.below(bytes.len() + 1);
+        let end = (at + rng.below(12)).min(bytes.len());
+        match rng.below(5) {
+            0 => drop(bytes.drain(at..end)),
+            1 => {
+                let copy = bytes[at..end].to_vec();
+                bytes.splice(at..at, copy);
+            }
+            2 => bytes.truncate(at),
+            3 if at < bytes.len() => bytes[at] = rng.below(256) as u8,
+            _ => drop(bytes.splice(at..at, FRAGMENTS[rng.below(FRAGMENTS.len())].bytes())),
+        }
+    }
+    bytes
+}
+
+fn stream() -> String {
+    let chunks = [
+        r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":[{"type":"text","text":"é"}],"reasoning":"h"}},{"index":1,"delta":{"content":"b"}}]}"#,
+        r#"{"id":"","created":1.5,"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"arguments":"{"}},{"id":"c2","type":"function","function":{"name":"g","arguments":{"a":1}}}]}}],"usage":{"prompt_tokens":1}}"#,
+        r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"name":"f","arguments":"}"}}]},"finish_reason":"tool_use"}]}"#,
+        r#"{"choices":[{"index":1,"delta":{},"finish_reason":"stop","usage":{"completion_tokens":5}}]}"#,
+        r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#,
+        "[DONE]",
+    ];
+    chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect()
+}
+
+/// The bytes that leave, the end, and whether the upstream said it failed.
+fn shape(pieces: &[&[u8]]) -> (Vec<u8>, End, bool) {
+    let options = ShapeOptions {
+        include_usage: true,
+        fallback_id: "chatcmpl-1".into(),
+        created_s: 7,
+        model: "m".into(),
+        n: 2,
+    };
+    let (mut decoder, mut shaper, mut out) = (Decoder::new(), ChunkShaper::new(options), Vec::new());
+    let mut failed = false;
+    for at in 0..=pieces.len() {
+        match pieces.get(at) {
+            Some(piece) => decoder.push(piece),
+            None => decoder.finish(),
+        }
+        while let Some(item) = decoder.next() {
+            failed |= match item {
+                SseItem::Data(data) => matches!(shaper.data(data, &mut out), Step::Failed(_)),
+                SseItem::Error(_) => true,
+                SseItem::Comment | SseItem::TooLong => false,
+            };
+        }
+    }
+    let end = shaper.end(Usage::estimate(1, 1), &mut out);
+    (out, end, failed)
+}
+
+fn check_frames(out: &[u8], end: End) -> Result<(), String> {
+    let out = std::str::from_utf8(out).map_err(|e| e.to_string())?;
+    let frames: Vec<&str> = out.split("\n\n").filter(|frame| !frame.is_empty()).collect();
+    let done = frames.iter().filter(|frame| **frame == "data: [DONE]").count();
+    if done != usize::from(end == End::Complete) || (done == 1 && frames.last() != Some(&"data: [DONE]")) {
+        return Err(format!("{done} ends, {end:?}"));
+    }
+    let mut id = None;
+    for frame in frames.iter().filter(|frame| **frame != "data: [DONE]") {
+        let payload = frame.strip_prefix("data: ").filter(|payload| !payload.contains(['\n', '\r']));
+        let payload = payload.ok_or_else(|| format!("no frame: {frame}"))?;
+        serde_json::from_str::<serde::de::IgnoredAny>(payload).map_err(|e| format!("{e}: {payload}"))?;
+        // A number that no double holds is valid JSON all the same.
+        let Ok(chunk) = serde_json::from_str::<Value>(payload) else { continue };
+        if id.get_or_insert(chunk["id"].clone()) != &chunk["id"] {
+            return Err(format!("another id: {payload}"));
+        }
+        let choices = chunk["choices"].as_array().ok_or_else(|| format!("no choices: {payload}"))?;
+        if choices.iter().any(|choice| choice.is_object() && !choice["delta"].is_object()) {
+            return Err(format!("no delta: {payload}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn damaged_streams_give_whole_frames_however_they_are_cut() {
+    let good = stream();
+    for seed in 0..ROUNDS {
+        let mut rng = Rng::seeded(seed);
+        let bytes = damaged(&good, &mut rng);
+        let shaped = shape(&[&bytes]);
+        let text = String::from_utf8_lossy(&bytes);
+        check_frames(&shaped.0, shaped.1).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+        let (mut pieces, mut rest) = (Vec::new(), bytes.as_slice());
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(1 + rng.below(rest.len().min(40)));
+            pieces.push(piece);
+            rest = after;
+        }
+        assert_eq!(shape(&pieces), shaped, "seed {seed}: {text}");
+        let whole = fold::fold(&shaped.0);
+        serde_json::from_slice::<Value>(&whole).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+    }
+}
+
+#[test]
+fn damaged_answers_are_refused_or_put_right() {
+    let good = r#"{"id":"x","created":1.5,"choices":[{"message":{"content":[{"type":"text","text":"é"}],"tool_calls":[{"function":{"name":"f","arguments":{"a":1}}},{"id":"c","type":"function","function":{"name":"g","arguments":""}}]},"finish_reason":"end_turn"},{"index":1,"message":{"role":"assistant","content":"b","tool_calls":null},"finish_reason":"stop","usage":{}}],"usage":{"prompt_tokens":1.0},"error":null}"#;
+    let vectors = r#"{"data":[{"embedding":[0.5,-1e-3]},{"object":"embedding","embedding":[1,2],"index":1}],"usage":{"prompt_tokens":3}}"#;
+    let fallback = || Fallback { id: "chatcmpl-1".into(), created_s: 7, model: "m".into() };
+    for seed in 0..ROUNDS {
+        let mut rng = Rng::seeded(seed);
+        let bytes = damaged(good, &mut rng);
+        let text = String::from_utf8_lossy(&bytes);
+        if let Ok(answer) = completion::check(&bytes, fallback()) {
+            serde_json::from_slice::<serde::de::IgnoredAny>(&answer.body)
+                .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+            let again =
+                completion::check(&answer.body, fallback()).unwrap_or_else(|_| panic!("seed {seed}: {text}"));
+            assert_eq!(again.choices, answer.choices, "seed {seed}: {text}");
+        }
+        let bytes = damaged(vectors, &mut rng);
+        if let Ok(answer) = embeddings::check(&bytes, 2, "m") {
+            serde_json::from_slice::<serde::de::IgnoredAny>(&answer.body)
+                .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", String::from_utf8_lossy(&bytes)));
+        }
+    }
+}
+
+#[test]
+fn damaged_bodies_are_judged_as_json_is() {
+    let good = r#"{"model":"m\u00e9","stream":true,"max_tokens":1e3,"tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":[{"type":"text","text":"é\ud83d\ude00"}]},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c","content":"x"}]}"#;
+    for seed in 0..ROUNDS {
+        let bytes = damaged(good, &mut Rng::seeded(seed));
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let theirs =
+            serde_json::from_slice::<std::collections::BTreeMap<String, serde::de::IgnoredAny>>(&bytes);
+        let utf8 = std::str::from_utf8(&bytes).is_ok();
+        match Body::parse(bytes) {
+            Ok(body) => {
+                // Half a surrogate pair is mended by us and refused by them.
+                assert!((theirs.is_ok() || text.contains("\\ud83d")) && utf8, "seed {seed}: {text}");
+                assert_eq!(body.spliced(&Default::default()), body.bytes(), "seed {seed}: {text}");
+                // Whatever comes of it, it comes without a panic.
+                let _ = ChatFacts::read(&body, 500);
+            }
+            Err(e) => {
+                assert!(e.param.is_some() || !utf8 || theirs.is_err(), "seed {seed}: {}\n{text}", e.message)
+            }
+        }
+    }
+}
