@@ -9,7 +9,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::base::clock;
-use crate::base::rng::Rng;
 use crate::catalog::env::{self, Variables};
 use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::settings::ServerSettings;
@@ -139,7 +138,7 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     }
     logger::start(snapshot.settings.log.level);
     report(&snapshot);
-    let mut live = Live::new(Rng::from_os());
+    let mut live = Live::new();
     let useless = state::restore(&saved, &mut live.ledger, &mut live.benches, &mut slots, clock::now());
     store.forget(useless);
     let (variables, _) = env::variables(&process, &paths.env_file);

@@ -1,11 +1,12 @@
 //! The commands of the terminal, one file each. A command gets its arguments and a [`World`], writes to it, and returns
 //! its exit status: 0 done, 1 failed, 2 not understood.
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use crate::base::text::closest;
 use crate::catalog::env::{self, Paths, Variables};
 use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::slots::Slots;
@@ -74,6 +75,58 @@ impl From<lexopt::Error> for Failure {
     fn from(error: lexopt::Error) -> Failure {
         Failure::Usage(error.to_string())
     }
+}
+
+/// What `freeway --help` says.
+const HELP: &str = "\
+Freeway stacks the free tiers of many LLM providers behind one OpenAI-compatible endpoint.
+
+usage: freeway COMMAND [ARGUMENTS]
+
+  serve      serve OpenAI clients; with --demo without any key
+  init       make a first client key and say what to type into an app
+  config     check the settings, the provider files and the variables
+  provider   list, add, verify and refresh providers
+  version    say which version this is
+
+`freeway COMMAND --help` tells more, with examples. All commands but serve take --json.
+
+exit status: 0 done, 1 failed, 2 not understood";
+
+/// Runs any command but `serve`; its exit status.
+pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
+    let command = command.to_string_lossy();
+    match &*command {
+        "help" | "--help" | "-h" => {
+            world.say(HELP);
+            DONE
+        }
+        "version" | "--version" | "-V" => version(args, world),
+        "" => {
+            world.complain(HELP);
+            USAGE
+        }
+        other => run(other, args, world).unwrap_or_else(|| {
+            let known = ["serve", "init", "config", "provider", "version"];
+            let hint = closest(other, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            if wants_json(args) {
+                world.say_json(&json!({"ok": false, "error": format!("there is no command `{other}`{hint}")}));
+            } else {
+                world.complain(format!("freeway: there is no command `{other}`{hint}\n`freeway --help` lists all of them"));
+            }
+            USAGE
+        }),
+    }
+}
+
+fn version(args: &[OsString], world: &mut World<'_>) -> u8 {
+    let version = env!("CARGO_PKG_VERSION");
+    if wants_json(args) {
+        world.say_json(&json!({"name": "freeway", "version": version}));
+    } else {
+        world.say(format!("freeway {version}"));
+    }
+    DONE
 }
 
 /// Runs a command of this module. `None` when the word is not one of them.

@@ -1,4 +1,4 @@
-//! HTTP/1.1 to clients: connections, requests, answers, and the pool of workers. It knows no routes.
+//! HTTP/1.1 to clients: connections, requests, answers, and the pool of workers; and above them the routes, the rights and the surfaces.
 //!
 //! tiny_http (the maintained fork) accepts connections, parses heads and delimits bodies. Left alone it can be made
 //! to leak threads, to wait without end and to read one request as two, so a reader thread stands at each connection:
@@ -9,6 +9,16 @@
 //! answers on the [`line`](line) from a worker of the [`pool`] or from the reader itself.
 //!
 //! Invariant: no wait is without a deadline, no memory without a bound, and a client that has left is noticed.
+pub mod routes;
+
+pub mod browser;
+pub mod path;
+pub mod rights;
+
+pub mod providers;
+pub mod v1;
+pub mod views;
+
 pub mod server;
 
 pub mod conn;

@@ -10,7 +10,7 @@ use super::exchange::Terms;
 use super::head::Head;
 use super::path::{self, PathFault};
 use super::rights::{self, Caller};
-use super::{browser, v1, views};
+use super::{browser, providers, v1, views};
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
 use crate::wire::error::ApiError;
@@ -77,10 +77,10 @@ const ROUTES: &[Route] = &[
     post("/v1/embeddings", Right::Client, v1::embeddings),
     get("/v1/models", Right::Client, v1::models),
     get("/v1/models/*", Right::Client, v1::model),
-    get("/api/providers", Right::Owner, views::providers),
+    get("/api/providers", Right::Owner, providers::list),
     get("/api/stats", Right::Owner, views::stats),
     get("/api/logs", Right::Owner, views::logs),
-    Route { path: "/api/benches", right: Right::Owner, get: Some(views::benches), post: None, delete: Some(views::lift_benches) },
+    Route { path: "/api/benches", right: Right::Owner, get: Some(providers::benches), post: None, delete: Some(views::lift_benches) },
     Route { path: "/api/benches/*", right: Right::Owner, get: None, post: None, delete: Some(views::lift_benches) },
     post("/api/reload", Right::Owner, views::reload),
 ];

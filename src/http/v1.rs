@@ -18,7 +18,7 @@ use crate::relay::route_info::RouteInfo;
 use crate::relay::turn::{self, Controls, Operation, Request};
 use crate::wire::body::Body;
 use crate::wire::chat::ChatFacts;
-use crate::wire::embeddings::EmbedFacts;
+use crate::wire::embeddings::EmbeddingFacts;
 use crate::wire::error::ApiError;
 
 /// `POST /v1/chat/completions`.
@@ -28,7 +28,7 @@ pub fn chat(visit: &Visit<'_>) -> Admission {
 
 /// `POST /v1/embeddings`.
 pub fn embeddings(visit: &Visit<'_>) -> Admission {
-    inference(visit, |body, _| EmbedFacts::read(body).map(|facts| Operation::Embeddings(Box::new(facts))))
+    inference(visit, |body, _| EmbeddingFacts::read(body).map(|facts| Operation::Embeddings(Box::new(facts))))
 }
 
 /// Reads the body, makes a turn of it, and hands that to a worker.

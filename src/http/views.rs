@@ -62,12 +62,12 @@ pub fn readiness(gateway: &Gateway) -> (bool, Vec<&'static str>) {
     if !usable {
         reasons.push("no_provider_configured");
     }
-    let offline = gateway.live.lock().offline(clock::now());
+    let offline = gateway.live.lock().network.offline();
     if offline {
         reasons.push("offline");
     }
-    if let Some(reason) = gateway.store.trouble() {
-        reasons.push(reason);
+    if let Some((trouble, _)) = gateway.store.health().trouble {
+        reasons.push(trouble.code());
     }
     if snapshot.issues.iter().any(|issue| issue.level == IssueLevel::Error) {
         reasons.push("configuration_issue");

@@ -14,7 +14,7 @@ use crate::route::outcome::NoAnswer;
 use crate::upstream::client::{ANSWER_BYTES_MAX, Accept, Call, Client, ERROR_BYTES_MAX, Method, Reply};
 use crate::upstream::cut::Cut;
 use crate::upstream::watch::Watch;
-use crate::wire::answer::{self, Why};
+use crate::wire::answer::Why;
 use crate::wire::chunk::{End, ShapeOptions};
 use crate::wire::embeddings;
 use crate::wire::exchange::{Fault, Headers, Phase};

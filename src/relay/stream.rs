@@ -98,10 +98,13 @@ impl<'t> Relay<'t> {
             if count == 0 {
                 self.decoder.finish();
             }
-            if let Some(failed) = self.take_items() {
+            let failed = self.take_items();
+            // What came before a failure counts as sent, however the network cut it up: the end of an answer must not
+            // depend on whether it shared a packet with its beginning.
+            self.pass(top_up);
+            if let Some(failed) = failed {
                 return failed;
             }
-            self.pass(top_up);
             if self.turn.client_left() {
                 return Streamed::ClientLeft;
             }

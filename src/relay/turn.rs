@@ -21,8 +21,8 @@ use crate::catalog::names::{How, Kind, Resolution};
 use crate::catalog::provider::Caps;
 use crate::catalog::settings::Strategy;
 use crate::context::tokens;
-use crate::quota::Spent;
-use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Manner, Next, Policy};
+use crate::quota::{Spent, ledger};
+use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next, Policy};
 use crate::route::outcome::{End, Outcome, Signal, classify};
 use crate::route::plan::{Ask, Order};
 use crate::route::speed::Answer;
@@ -250,8 +250,8 @@ const CLIENT_CLOSED: u16 = 499;
 
 impl Story<'_> {
     fn tell(&mut self, controls: &Controls) -> Told {
-        if self.resolution.how == How::Unmatched {
-            let error = terminal::unmatched(&self.requested, &self.resolution);
+        if terminal::is_unmatched(&self.resolution) {
+            let error = terminal::unmatched(&self.resolution, &self.requested);
             return self.refuse(&error, None, None, None);
         }
         let mut failover = self.failover(controls);
@@ -272,6 +272,11 @@ impl Story<'_> {
             }
             return self.give_up(failover, &dead);
         }
+    }
+
+    fn asked(&self) -> terminal::Asked<'_> {
+        let (catalog, redactor) = (&self.snapshot.catalog, &self.snapshot.redactor);
+        terminal::Asked { catalog, resolution: &self.resolution, model: &self.requested, redactor }
     }
 
     fn failover(&self, controls: &Controls) -> Failover {
@@ -302,8 +307,15 @@ impl Story<'_> {
             info.attempts = attempt.number;
         }
         let adapted = match self.turn.operation() {
-            Operation::Chat(facts) => adapt::chat(self.body, facts, provider, model, &attempt.drops),
-            Operation::Embeddings(facts) => adapt::embeddings(self.body, facts, provider, model, &attempt.drops),
+            Operation::Chat(facts) => adapt::adapt(self.body, facts, provider, model, &attempt.drops),
+            Operation::Embeddings(facts) => adapt::adapt_embeddings(self.body, facts, provider, model, &attempt.drops),
+        };
+        let adapted = match adapted {
+            Ok(adapted) => adapted,
+            Err(error) => {
+                self.gateway.live.lock().ledger.release(attempt.reservation);
+                return Some(self.refuse(&error, None, None, None));
+            }
         };
         let target = Target {
             provider,
@@ -321,10 +333,10 @@ impl Story<'_> {
         let outcome = self.judge(&target, &attempted, left);
         let committed = self.turn.committed() || self.turn.first_token().is_some();
         let usage = attempted.usage;
-        let spent = Spent {
-            prompt_tokens: usage.map_or(self.ask.prompt_tokens, |usage| usage.prompt),
-            output_tokens: usage.map_or(0, |usage| usage.completion),
-        };
+        let (prompt_tokens, output_tokens) =
+            usage.map_or((self.ask.prompt_tokens, 0), |usage| (usage.prompt, usage.completion));
+        let credits = ledger::credits(provider, model, prompt_tokens, output_tokens);
+        let spent = Spent { prompt_tokens, output_tokens, credits };
         let was_served = matches!(outcome, Outcome::Served { .. });
         let client_left = matches!(outcome, Outcome::ClientLeft);
         let has_field = |name: &str| self.body.given(name).is_some();
@@ -339,7 +351,7 @@ impl Story<'_> {
         self.note_hop(failover);
         if committed {
             // Part of an answer has left: nobody else may continue it.
-            let error = terminal::broken_off(failover.hops().last());
+            let error = broken_off(failover.hops().last());
             return Some(self.refuse(&error, Some(served), None, usage));
         }
         None
@@ -392,14 +404,7 @@ impl Story<'_> {
             let error = Some("client_closed".into());
             return Told { served: last, status: CLIENT_CLOSED, error, failover: Some(failover), usage: None };
         }
-        let error = terminal::answer(&terminal::Case {
-            snapshot: self.snapshot,
-            requested: &self.requested,
-            resolution: &self.resolution,
-            ask: &self.ask,
-            dead,
-            hops: failover.hops(),
-        });
+        let error = terminal::answer(dead, &failover, &self.asked());
         self.turn.info.borrow_mut().attempts = failover.calls();
         let told = self.refuse(&error, last, None, None);
         Told { failover: Some(failover), ..told }
@@ -449,6 +454,12 @@ impl Story<'_> {
 const WAIT_STEP: Duration = Duration::from_millis(200);
 /// Benches and windows end a moment after the time that was read.
 const WAIT_MARGIN: Duration = Duration::from_millis(20);
+
+/// What ends a stream whose upstream died after the commit.
+fn broken_off(hop: Option<&Hop>) -> ApiError {
+    let what = hop.map_or("its upstream failed", |hop| hop.failure.message.as_str());
+    ApiError::new(502, "upstream_error", format!("the answer broke off: {what}"))
+}
 
 fn redact_value(redactor: &Redactor, value: &mut Value) {
     match value {
