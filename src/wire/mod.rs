@@ -2,3 +2,4 @@
 //! in, values out.
 pub mod error;
 pub mod exchange;
+pub mod upstream_error;
