@@ -1,8 +1,27 @@
 //! What there is: providers, models, keys, names and settings, loaded from files and variables into one immutable
 //! snapshot that is swapped whole.
+pub mod address;
+pub mod boxfile;
+pub mod bundled;
+pub mod clients;
+pub mod config;
+pub mod discovery;
+pub mod env;
+pub mod fields;
+#[cfg(test)]
+pub mod fixture;
+pub mod json;
+pub mod listing;
+pub mod load;
+pub mod names;
+pub mod pool;
 pub mod provider;
 pub mod settings;
 pub mod slots;
+pub mod spec;
+pub mod spec_model;
+pub mod table;
+pub mod unified;
 
 use provider::{Model, Provider};
 

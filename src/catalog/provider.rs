@@ -72,7 +72,10 @@ impl Provider {
         if !self.missing_vars.is_empty() {
             return Some(format!("missing environment variable(s): {}", self.missing_vars.join(", ")));
         }
-        self.keys.is_empty().then(|| format!("no API key found (set one of: {})", self.env_keys.join(", ")))
+        self.keys.is_empty().then(|| match self.env_keys.as_slice() {
+            [only] => format!("no API key found (set {only})"),
+            all => format!("no API key found (set one of: {})", all.join(", ")),
+        })
     }
 }
 
@@ -135,6 +138,30 @@ pub struct Model {
     pub source: ModelSource,
     /// Length of the vectors of an embedding model, when the file gives it.
     pub dimensions: Option<u32>,
+    pub standing: Standing,
+}
+
+impl Model {
+    /// Why it is switched off, for people; `None` when it is on.
+    pub fn off_reason(&self) -> Option<&'static str> {
+        match (self.standing, self.enabled) {
+            (Standing::Paid, _) => Some("model costs money: set allowPaid to use it"),
+            (_, false) => Some("model disabled"),
+            _ => None,
+        }
+    }
+}
+
+/// What the free-only rule says of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// May serve any request.
+    #[default]
+    Free,
+    /// Found at a provider where some models cost money, with no price: serves only who names it.
+    Unpriced,
+    /// Costs money, and `allowPaid` is off; such a model is never enabled.
+    Paid,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
-//! The settings: one table gives each its name, default, range and text; validation, the README and `config check`
-//! come from it.
+//! The settings, checked and typed. Names, defaults and ranges stand in `catalog::table`; `catalog::config` reads them.
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use crate::base::text::Secret;
 
@@ -23,11 +23,15 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// Further host names that clients may use.
     pub hosts: Vec<String>,
-    pub trusted_proxies: Vec<std::net::IpAddr>,
+    pub trusted_proxies: Vec<IpAddr>,
     /// Another name for a model string.
     pub aliases: BTreeMap<String, String>,
     /// A named order of model strings with an optional strategy.
     pub profiles: BTreeMap<String, Profile>,
+    /// The profile that `auto` stands for.
+    pub active_profile: Option<String>,
+    /// Whether models that cost money may be used.
+    pub allow_paid: bool,
     pub server: ServerSettings,
     pub failover: FailoverSettings,
     pub stream: StreamSettings,
@@ -44,6 +48,51 @@ pub enum Strategy {
     RoundRobin,
     LeastUsed,
     Fastest,
+}
+
+impl Strategy {
+    /// Every strategy with its name in files, headers and `auto:<strategy>`.
+    pub const NAMES: [(&'static str, Strategy); 4] = [
+        ("priority", Strategy::Priority),
+        ("round-robin", Strategy::RoundRobin),
+        ("least-used", Strategy::LeastUsed),
+        ("fastest", Strategy::Fastest),
+    ];
+
+    pub fn by_name(name: &str) -> Option<Strategy> {
+        Strategy::NAMES
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, strategy)| *strategy)
+    }
+
+    pub fn name(self) -> &'static str {
+        Strategy::NAMES.iter().find(|(_, known)| *known == self).map_or("priority", |(name, _)| name)
+    }
+}
+
+impl Settings {
+    /// Why these settings must not listen: beyond this machine, but open to everybody.
+    pub fn bind_problem(&self) -> Option<String> {
+        let open = self.keys.is_empty() && !is_loopback(&self.host);
+        open.then(|| {
+            format!(
+                "host {} can be reached from other machines, but no client key is set; run `freeway init --lan`, or set \
+                 FREEWAY_KEYS to a key that your apps present, or listen on 127.0.0.1",
+                self.host
+            )
+        })
+    }
+}
+
+/// Whether a listening address can only be reached from this machine.
+pub fn is_loopback(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    match bare.parse::<IpAddr>() {
+        Ok(IpAddr::V6(v6)) => v6.is_loopback() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback()),
+        Ok(v4) => v4.is_loopback(),
+        Err(_) => bare.eq_ignore_ascii_case("localhost"),
+    }
 }
 
 /// A key that an app presents.

@@ -1,0 +1,213 @@
+//! Base addresses of providers: variables put in their places, one form for all spellings, and whether the host is near.
+//! Pure.
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// A base address that can be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Without a slash at the end, so that a path with one at its start joins it.
+    pub url: String,
+    /// Whether the host is this machine or on a private network.
+    pub local: bool,
+}
+
+/// Ends that show that somebody pasted the address of an endpoint.
+const ENDPOINTS: [&str; 3] = ["/chat/completions", "/completions", "/embeddings"];
+
+/// Puts variables into `${NAME}` places; the second half names those that are unset or empty.
+pub fn interpolate(
+    template: &str,
+    variables: &BTreeMap<String, String>,
+) -> Result<(String, Vec<String>), String> {
+    let mut out = String::with_capacity(template.len());
+    let mut missing: Vec<String> = Vec::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("${") {
+        let (name, tail) = after.split_once('}').ok_or("`${` without `}`")?;
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if name.is_empty() || !plain || name.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(format!("`${{{name}}}` is no variable name (letters, digits and _)"));
+        }
+        out.push_str(before);
+        match variables.get(name).map(|value| value.trim()).filter(|value| !value.is_empty()) {
+            Some(value) => out.push_str(value),
+            None if !missing.iter().any(|known| known == name) => missing.push(name.into()),
+            None => {}
+        }
+        rest = tail;
+    }
+    out.push_str(rest);
+    Ok((out, missing))
+}
+
+/// Reads a base address. The error says what is wrong with it.
+pub fn base_url(text: &str) -> Result<Address, String> {
+    let text = text.trim().trim_end_matches('/');
+    if text.bytes().any(|b| b <= b' ' || b == 0x7f || !b.is_ascii()) {
+        return Err("holds a space or a character that an address cannot hold".into());
+    }
+    let (scheme, rest) = text.split_once("://").ok_or("must begin with https:// or http://")?;
+    if !scheme.eq_ignore_ascii_case("https") && !scheme.eq_ignore_ascii_case("http") {
+        return Err(format!("must begin with https:// or http:// (it begins with {scheme}://)"));
+    }
+    if rest.contains(['?', '#']) {
+        return Err("must not hold `?` or `#`; keys go under `auth`".into());
+    }
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if authority.contains('@') {
+        return Err("must not hold a user or a password; keys go under `auth`".into());
+    }
+    let host = host_of(authority)?;
+    if let Some(end) = ENDPOINTS.iter().find(|end| path.ends_with(**end)) {
+        return Err(format!("ends in {end}; give only the part before it"));
+    }
+    if never_called(host) {
+        return Err("names a link-local or cloud metadata address, which is never called".into());
+    }
+    Ok(Address { url: format!("{}://{authority}{path}", scheme.to_ascii_lowercase()), local: is_local(host) })
+}
+
+/// The host of `host`, `host:port`, `[v6]` or `[v6]:port`.
+fn host_of(authority: &str) -> Result<&str, String> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(v6) => {
+            let (host, after) = v6.split_once(']').ok_or("has a `[` without `]`")?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| "has no IPv6 address in its brackets")?;
+            (host, after.strip_prefix(':').or((!after.is_empty()).then_some("?")))
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    if host.is_empty() {
+        return Err("has no host".into());
+    }
+    if port.is_some_and(|port| port.parse::<u16>().is_err() || port.starts_with('+')) {
+        return Err("has a port that is no number from 1 to 65535".into());
+    }
+    Ok(host)
+}
+
+/// Link-local addresses, and the names under which clouds serve credentials to whoever asks.
+fn never_called(host: &str) -> bool {
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V4(v4)) => v4.is_link_local(),
+        Ok(IpAddr::V6(v6)) => {
+            v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_link_local())
+        }
+        Err(_) => host.trim_end_matches('.').eq_ignore_ascii_case("metadata.google.internal"),
+    }
+}
+
+/// Whether a host is this machine or on a private network, as far as its name tells.
+pub fn is_local(host: &str) -> bool {
+    let private = |v4: Ipv4Addr| {
+        let [a, b, ..] = v4.octets();
+        // 100.64.0.0/10 is what carriers and overlay networks such as Tailscale use.
+        v4.is_loopback() || v4.is_private() || v4.is_unspecified() || (a == 100 && (64..128).contains(&b))
+    };
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V4(v4)) => private(v4),
+        Ok(IpAddr::V6(v6)) => match v6.to_ipv4_mapped() {
+            Some(v4) => private(v4),
+            None => v6.is_loopback() || v6.is_unspecified() || v6.is_unique_local(),
+        },
+        Err(_) => {
+            let host = host.trim_end_matches('.').to_ascii_lowercase();
+            let suffix = host.rsplit_once('.').map(|(_, suffix)| suffix);
+            suffix.is_none_or(|s| ["localhost", "local", "lan", "home", "internal"].contains(&s))
+                || host.ends_with(".home.arpa")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http_06_base_addresses_have_one_form() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(base_url(text).map(|address| address.url), Ok(expected.into()), "{text}");
+        };
+        check("https://p/api/v1", "https://p/api/v1");
+        check("https://p/api/v1/", "https://p/api/v1");
+        check("https://p", "https://p");
+        check("https://p//", "https://p");
+        check("https://p/v1beta/openai/", "https://p/v1beta/openai");
+        check("https://p/av1", "https://p/av1");
+        check(" HTTP://127.0.0.1:9/v1 ", "http://127.0.0.1:9/v1");
+        check("http://[::1]:8080/v1", "http://[::1]:8080/v1");
+    }
+
+    #[test]
+    fn bad_addresses_say_what_is_wrong() {
+        let check = |text: &str, expected: &str| {
+            let error = base_url(text).expect_err(text);
+            assert!(error.contains(expected), "{text}: {error}");
+        };
+        check("api.acme.example/v1", "must begin with https://");
+        check("ftp://p/v1", "it begins with ftp://");
+        check("https://", "must begin with");
+        check("https:///v1", "has no host");
+        check("https://p:99999/v1", "port");
+        check("https://p:/v1", "port");
+        check("https://u:p@h/v1", "must not hold a user");
+        check("https://p/v1?key=1", "must not hold `?`");
+        check("https://p/v 1", "holds a space");
+        check("https://p/v1/chat/completions/", "ends in /chat/completions");
+        check("http://169.254.169.254/v1", "link-local");
+        check("http://[fe80::1]/v1", "link-local");
+        check("http://[::ffff:169.254.1.1]/v1", "link-local");
+        check("http://metadata.google.internal/v1", "metadata");
+        check("http://[nope]/v1", "IPv6");
+    }
+
+    #[test]
+    fn near_hosts_are_known() {
+        let check = |host: &str, expected: bool| assert_eq!(is_local(host), expected, "{host}");
+        for near in [
+            "localhost",
+            "127.8.8.8",
+            "::1",
+            "10.1.2.3",
+            "192.168.0.9",
+            "fd00::1",
+            "pi.local",
+            "ollama",
+            "100.100.1.1",
+            "nas.home.arpa",
+        ] {
+            check(near, true);
+        }
+        for far in ["api.example.com", "8.8.8.8", "100.128.0.1", "2001:db8::1", "local.example"] {
+            check(far, false);
+        }
+    }
+
+    #[test]
+    fn variables_take_their_places() {
+        let variables: BTreeMap<String, String> =
+            [("ID", "abc"), ("EMPTY", " ")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let check = |text: &str, expected: Result<(&str, &[&str]), ()>| {
+            let found = interpolate(text, &variables);
+            let found = found.as_ref().map(|(text, missing)| {
+                (text.as_str(), missing.iter().map(String::as_str).collect::<Vec<_>>())
+            });
+            match (found, expected) {
+                (Ok((text, missing)), Ok((want, want_missing))) => {
+                    assert_eq!((text, missing.as_slice()), (want, want_missing))
+                }
+                (Err(_), Err(())) => {}
+                other => panic!("{text}: {other:?}"),
+            }
+        };
+        check("https://x/${ID}/v1", Ok(("https://x/abc/v1", &[])));
+        check("${NO}/${NO}/${EMPTY}", Ok(("//", &["NO", "EMPTY"])));
+        check("${ID", Err(()));
+        check("${1A}", Err(()));
+        check("$ID {}", Ok(("$ID {}", &[])));
+    }
+}

@@ -1,0 +1,313 @@
+//! Model lists fetched from providers: reading them, guessing what a model can do, the free-only rule, and how they are
+//! merged into a provider. The fetching is done elsewhere. Pure.
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::provider::*;
+use super::slots::Slots;
+use super::spec_model::{MODELS_MAX, is_model_id};
+use crate::base::text::truncate;
+
+/// Priority of a discovered model: behind the declared ones, which stand at 50 unless their file says otherwise.
+const DISCOVERED_PRIORITY: f64 = 100.0;
+/// Most models taken from one list.
+const LISTED_MAX: usize = 1_000;
+const LABEL_MAX: usize = 120;
+
+/// All fetched lists, by provider id. This is also the format of the disk cache.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Discovered {
+    pub lists: BTreeMap<String, DiscoveredList>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DiscoveredList {
+    /// Milliseconds since 1970.
+    pub fetched_wall_ms: u64,
+    /// The base address that was asked: a list of another address is not used.
+    pub base_url: String,
+    pub models: Vec<DiscoveredModel>,
+}
+
+/// One entry of a model list, as far as it is understood.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiscoveredModel {
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_output: Option<u64>,
+    /// Names of [`Caps`].
+    pub caps: Vec<String>,
+    /// Whether it is free, when the list tells prices or the id is marked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free: Option<bool>,
+}
+
+/// Where the ids stand in a list: a dot path in which `name[]` and `[]` go through an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdPath {
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Member(String),
+    Each,
+}
+
+/// Deepest path that makes sense.
+const STEPS_MAX: usize = 16;
+
+impl IdPath {
+    /// Reads a path such as `data[].id`, `[].id` or `result.models[].name`.
+    pub fn parse(text: &str) -> Result<IdPath, String> {
+        let mut steps = Vec::new();
+        for part in text.trim().split('.') {
+            let bare = part.trim_end_matches("[]");
+            let arrays = (part.len() - bare.len()) / 2;
+            if bare.contains(['[', ']']) || (bare.is_empty() && arrays == 0) {
+                return Err(format!("`{part}` is no step of a path such as data[].id or [].id"));
+            }
+            if !bare.is_empty() {
+                steps.push(Step::Member(bare.into()));
+            }
+            steps.extend(std::iter::repeat_n(Step::Each, arrays));
+        }
+        if steps.len() > STEPS_MAX {
+            return Err(format!("has more than {STEPS_MAX} steps"));
+        }
+        Ok(IdPath { steps })
+    }
+
+    /// Every id with the object that it stands in, which may tell more of the model.
+    fn find<'v>(&self, body: &'v Value) -> Vec<(&'v str, &'v Value)> {
+        let mut level: Vec<(&Value, &Value)> = vec![(body, body)];
+        for step in &self.steps {
+            level = match step {
+                Step::Member(name) => {
+                    level.into_iter().filter_map(|(value, _)| Some((value.get(name)?, value))).collect()
+                }
+                Step::Each => level
+                    .into_iter()
+                    .flat_map(|(value, _)| value.as_array().into_iter().flatten().map(|item| (item, item)))
+                    .collect(),
+            };
+        }
+        level.into_iter().filter_map(|(value, parent)| Some((value.as_str()?, parent))).collect()
+    }
+}
+
+/// Reads a model list. The error says what came instead, without quoting it at length.
+pub fn parse_models(provider: &Provider, body: &[u8]) -> Result<Vec<DiscoveredModel>, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|_| "the model list is no JSON".to_owned())?;
+    let path = IdPath::parse(&provider.models_path)?;
+    let mut models: Vec<DiscoveredModel> = Vec::new();
+    for (id, entry) in path.find(&body) {
+        // Google writes `models/gemini-…` in its list and takes both forms.
+        let id = id.strip_prefix("models/").unwrap_or(id);
+        if !is_model_id(id) || models.len() == LISTED_MAX || models.iter().any(|known| known.id == id) {
+            continue;
+        }
+        let Some(caps) = guess_caps(id, entry) else { continue };
+        models.push(DiscoveredModel {
+            id: id.to_owned(),
+            label: ["name", "display_name", "displayName"]
+                .iter()
+                .find_map(|name| entry.get(*name)?.as_str())
+                .filter(|label| !label.is_empty() && *label != id && !label.starts_with("models/"))
+                .map(|label| truncate(label, LABEL_MAX).to_owned()),
+            context: first_count(entry, &CONTEXT_NAMES),
+            max_output: first_count(entry, &OUTPUT_NAMES),
+            caps: caps.names().map(str::to_owned).collect(),
+            free: is_free(id, entry),
+        });
+    }
+    if models.is_empty() && path.find(&body).is_empty() {
+        return Err(format!("no ids under {}; set modelsPath to where they stand", provider.models_path));
+    }
+    Ok(models)
+}
+
+const CONTEXT_NAMES: [&str; 8] = [
+    "context_length",
+    "context_window",
+    "max_context_length",
+    "max_model_len",
+    "max_input_tokens",
+    "inputTokenLimit",
+    "contextLength",
+    "top_provider.context_length",
+];
+const OUTPUT_NAMES: [&str; 5] = [
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_output_length",
+    "outputTokenLimit",
+    "top_provider.max_completion_tokens",
+];
+/// Beyond this a number is no window but a mistake.
+const TOKENS_MAX: u64 = 100_000_000;
+
+fn first_count(entry: &Value, names: &[&str]) -> Option<u64> {
+    let at = |name: &str| name.split('.').try_fold(entry, |value, step| value.get(step));
+    names.iter().find_map(|name| at(name)?.as_u64()).filter(|n| (1..=TOKENS_MAX).contains(n))
+}
+
+/// Words in an id that mean that it neither chats nor embeds text.
+const OTHER_KINDS: [&str; 20] = [
+    "ocr",
+    "tts",
+    "transcribe",
+    "voxtral",
+    "whisper",
+    "moderation",
+    "rerank",
+    "reranker",
+    "guard",
+    "shield",
+    "image",
+    "imagen",
+    "flux",
+    "diffusion",
+    "veo",
+    "lyria",
+    "audio",
+    "speech",
+    "dall-e",
+    "sora",
+];
+const CODE_WORDS: [&str; 5] = ["code", "coder", "codestral", "devstral", "fim"];
+const REASONING_WORDS: [&str; 8] =
+    ["magistral", "reason", "reasoning", "think", "thinking", "r1", "qwq", "reasoner"];
+const VISION_WORDS: [&str; 4] = ["vl", "vision", "pixtral", "llava"];
+
+/// What a model can do, by its id and by what the list says of it; `None` when it is for something else.
+pub fn guess_caps(id: &str, entry: &Value) -> Option<Caps> {
+    let lower = id.to_lowercase();
+    let words: Vec<&str> = lower.split(|c: char| !c.is_alphanumeric()).collect();
+    let has = |list: &[&str]| {
+        list.iter().any(|word| words.contains(word) || (word.contains('-') && lower.contains(*word)))
+    };
+    let kind = entry.get("type").and_then(Value::as_str).unwrap_or_default().to_lowercase();
+    let outputs = modalities(entry, "output");
+    if lower.contains("embed") || kind == "embedding" || kind == "embeddings" || words.contains(&"bge") {
+        return Some(Caps::EMBED);
+    }
+    let chat_flag = entry.pointer("/capabilities/completion_chat").and_then(Value::as_bool);
+    let other_kind =
+        ["image", "audio", "video", "moderation", "rerank", "transcribe"].contains(&kind.as_str());
+    if has(&OTHER_KINDS) || lower.contains("guard") || other_kind || chat_flag == Some(false) {
+        return None;
+    }
+    if !outputs.is_empty() && !outputs.contains(&"text") {
+        return None;
+    }
+    let mut caps = Caps::CHAT;
+    let mut add = |holds: bool, cap: Caps| {
+        if holds {
+            caps = caps.with(cap);
+        }
+    };
+    add(has(&CODE_WORDS), Caps::CODE);
+    let params = entry.get("supported_parameters").or_else(|| entry.get("supported_features"));
+    let params: Vec<&str> =
+        params.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let flag = |pointer: &str| entry.pointer(pointer).and_then(Value::as_bool) == Some(true);
+    add(has(&REASONING_WORDS) || params.iter().any(|p| p.contains("reasoning")), Caps::REASONING);
+    add(params.contains(&"tools") || flag("/capabilities/function_calling"), Caps::TOOLS);
+    let json = ["response_format", "structured_outputs", "json_mode"];
+    add(params.iter().any(|param| json.contains(param)), Caps::JSON);
+    let sees = modalities(entry, "input").contains(&"image") || flag("/capabilities/vision");
+    add(sees || has(&VISION_WORDS), Caps::VISION);
+    Some(caps)
+}
+
+/// The modalities of one direction, as OpenRouter (`architecture.input_modalities`) and GitHub
+/// (`supported_input_modalities`) write them.
+fn modalities<'v>(entry: &'v Value, direction: &str) -> Vec<&'v str> {
+    let nested = entry.pointer(&format!("/architecture/{direction}_modalities"));
+    let list = nested
+        .or_else(|| entry.get(format!("supported_{direction}_modalities")))
+        .or_else(|| entry.get(format!("{direction}_modalities")));
+    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Whether a model costs nothing: by the mark in its id, else by its prices. `None` when nothing tells.
+fn is_free(id: &str, entry: &Value) -> Option<bool> {
+    if has_free_mark(id) {
+        return Some(true);
+    }
+    let pricing = entry.get("pricing").filter(|pricing| pricing.is_object())?;
+    let prices: Vec<f64> = ["prompt", "completion", "input", "output", "request", "base", "hourly"]
+        .iter()
+        .filter_map(|name| {
+            let price = pricing.get(*name)?;
+            price.as_f64().or_else(|| price.as_str()?.trim().parse().ok())
+        })
+        .collect();
+    // A negative price is OpenRouter's word for "depends on the model that serves".
+    (!prices.is_empty()).then(|| prices.iter().all(|price| *price == 0.0))
+}
+
+/// `:free` or `-free` at the end of an id, in any case.
+pub fn has_free_mark(id: &str) -> bool {
+    let lower = id.to_ascii_lowercase();
+    lower.ends_with(":free") || lower.ends_with("-free")
+}
+
+/// What the free-only rule says of a discovered model.
+pub fn standing(billing: Billing, free: Option<bool>, allow_paid: bool) -> Standing {
+    match (billing, free) {
+        _ if allow_paid => Standing::Free,
+        (_, Some(true)) | (Billing::Free, _) => Standing::Free,
+        (Billing::FreeTier, _) => Standing::Free,
+        (Billing::Mixed, None) => Standing::Unpriced,
+        (Billing::Mixed, Some(false)) | (Billing::Paid, _) => Standing::Paid,
+    }
+}
+
+/// Adds what was discovered to a provider: new ids behind the declared ones, and windows that the file leaves open.
+pub fn merge(provider: &mut Provider, list: &DiscoveredList, allow_paid: bool, slots: &mut Slots) {
+    if provider.models_endpoint.is_none() || list.base_url != provider.base_url {
+        return;
+    }
+    for found in &list.models {
+        if let Some(known) = provider.models.iter_mut().find(|model| *model.id == found.id) {
+            known.context = known.context.or(found.context);
+            known.max_output = known.max_output.or(found.max_output);
+            continue;
+        }
+        if provider.models.len() >= MODELS_MAX {
+            break;
+        }
+        let caps = found.caps.iter().filter_map(|name| Caps::by_name(name)).fold(Caps::default(), Caps::with);
+        let standing = standing(provider.billing, found.free, allow_paid);
+        provider.models.push(Model {
+            slot: slots.intern(&format!("model/{}/{}", provider.id, found.id)),
+            id: found.id.as_str().into(),
+            reference: format!("{}/{}", provider.id, found.id).into(),
+            label: found.label.clone().unwrap_or_else(|| found.id.clone()),
+            aliases: Vec::new(),
+            context: found.context,
+            max_output: found.max_output,
+            caps: if caps == Caps::default() { Caps::CHAT } else { caps },
+            priority: DISCOVERED_PRIORITY,
+            enabled: standing != Standing::Paid,
+            limits: Limits::default(),
+            drop_params: Vec::new(),
+            credits: None,
+            tier: None,
+            rank: None,
+            paid_equivalent: None,
+            source: ModelSource::Discovered,
+            dimensions: None,
+            standing,
+        });
+    }
+}

@@ -1,0 +1,195 @@
+//! Variables and places: the `.env` file, and which folders and files the gateway uses. Reads one file.
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::spec::is_variable_name;
+use super::{Issue, IssueLevel};
+
+/// Variables by name. Sorted, so that everything made from them has a fixed order.
+pub type Variables = BTreeMap<String, String>;
+
+/// A `.env` file larger than this is something else.
+const ENV_FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// Where everything is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    pub root: PathBuf,
+    /// Folder of provider files; the built-in ones are used where it does not exist.
+    pub providers: PathBuf,
+    /// Whether the folder was named by a variable, so that its absence is a fault.
+    pub providers_named: bool,
+    pub data: PathBuf,
+    pub config: PathBuf,
+    pub env_file: PathBuf,
+}
+
+/// Finds all places from the process's own variables and the `.env` file of the root. The variables of that file may
+/// name the places too; `current` is the working folder.
+pub fn places(process: &Variables, current: &Path) -> Paths {
+    let named = |variables: &Variables, name: &str| {
+        variables.get(name).filter(|path| !path.trim().is_empty()).cloned()
+    };
+    let root = named(process, "FREEWAY_ROOT").map_or_else(|| current.to_owned(), |root| current.join(root));
+    let env_file = root.join(".env");
+    let (variables, _) = variables(process, &env_file);
+    let root = named(&variables, "FREEWAY_ROOT").map_or(root, |root| current.join(root));
+    let place =
+        |name: &str, default: &str| root.join(named(&variables, name).unwrap_or_else(|| default.to_owned()));
+    Paths {
+        providers: place("FREEWAY_PROVIDERS", "providers"),
+        providers_named: named(&variables, "FREEWAY_PROVIDERS").is_some(),
+        data: place("FREEWAY_DATA", "data"),
+        config: place("FREEWAY_CONFIG", "freeway.config.json"),
+        root,
+        env_file,
+    }
+}
+
+/// The process's variables over those of the `.env` file: a real variable wins, an empty one too.
+pub fn variables(process: &Variables, env_file: &Path) -> (Variables, Vec<Issue>) {
+    let issue = |level, message: String| Issue { file: ".env".into(), provider: None, level, message };
+    let (mut variables, issues) = match read_bounded(env_file, ENV_FILE_MAX_BYTES) {
+        Ok(Some(text)) => {
+            let (variables, faults) = parse(&text);
+            (variables, faults.into_iter().map(|fault| issue(IssueLevel::Warning, fault)).collect())
+        }
+        Ok(None) => (Variables::new(), Vec::new()),
+        Err(error) => (Variables::new(), vec![issue(IssueLevel::Error, format!("cannot be read: {error}"))]),
+    };
+    variables.extend(process.iter().map(|(name, value)| (name.clone(), value.clone())));
+    (variables, issues)
+}
+
+/// A file's text; `None` when there is no such file.
+pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<String>, String> {
+    use std::io::Read;
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut bytes = Vec::new();
+    file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(format!("is larger than {max_bytes} bytes"));
+    }
+    String::from_utf8(bytes).map(Some).map_err(|_| "is not UTF-8".into())
+}
+
+/// Reads the text of a `.env` file: `NAME=value`, an optional `export`, quotes, comments on a line of their own or after
+/// a space. The second half tells which lines mean nothing, without their values.
+pub fn parse(text: &str) -> (Variables, Vec<String>) {
+    let mut variables = Variables::new();
+    let mut faults = Vec::new();
+    for (i, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let body = line.strip_prefix("export ").map_or(line, str::trim_start);
+        match body.split_once('=').map(|(name, value)| (name.trim_end(), value.trim_start())) {
+            Some((name, value)) if is_variable_name(name) => match unquote(value) {
+                Some(value) => drop(variables.insert(name.into(), value)),
+                None => faults.push(format!("line {}: {name} has a quote that does not end", i + 1)),
+            },
+            _ => faults.push(format!("line {}: is not NAME=value and was skipped", i + 1)),
+        }
+    }
+    (variables, faults)
+}
+
+/// The value without its quotes and without a comment behind it; `None` when a quote does not end.
+fn unquote(value: &str) -> Option<String> {
+    let quote = value.chars().next().filter(|c| ['"', '\''].contains(c));
+    let Some(quote) = quote else {
+        // A `#` counts as a comment only behind a space: keys may hold one.
+        let comment =
+            value.char_indices().find(|(i, c)| *c == '#' && (*i == 0 || value[..*i].ends_with([' ', '\t'])));
+        return Some(value[..comment.map_or(value.len(), |(i, _)| i)].trim_end().to_owned());
+    };
+    let mut out = String::new();
+    let mut chars = value[1..].chars();
+    while let Some(c) = chars.next() {
+        match c {
+            _ if c == quote => return Some(out),
+            '\\' if quote == '"' => match chars.next()? {
+                'n' => out.push('\n'),
+                't' => out.push('\t'),
+                escaped @ ('"' | '\\' | '$') => out.push(escaped),
+                other => out.extend(['\\', other]),
+            },
+            _ => out.push(c),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> Variables {
+        pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn env_files_as_people_write_them() {
+        let text = "\u{feff}# keys\r\nA=1\r\n export B = two \n C=\"abc\" # note\nD='a # b'\nE=a#b # c\nF=\nG=\"x\\\"y\\n\"\nH=#none\nI=a=b\n";
+        let (found, faults) = parse(text);
+        let expected = of(&[
+            ("A", "1"),
+            ("B", "two"),
+            ("C", "abc"),
+            ("D", "a # b"),
+            ("E", "a#b"),
+            ("F", ""),
+            ("G", "x\"y\n"),
+            ("H", ""),
+            ("I", "a=b"),
+        ]);
+        assert_eq!((found, faults), (expected, Vec::<String>::new()));
+    }
+
+    #[test]
+    fn lines_that_mean_nothing_are_told_without_their_values() {
+        let (found, faults) = parse("sk-secret\n1A=secret\nQ=\"secret\nGOOD=1");
+        assert_eq!(found, of(&[("GOOD", "1")]));
+        assert_eq!(faults.len(), 3);
+        assert!(faults[0].starts_with("line 1:") && faults[2].starts_with("line 3: Q"), "{faults:?}");
+        assert!(faults.iter().all(|fault| !fault.contains("secret")));
+    }
+
+    #[test]
+    fn d_places_may_be_named_in_the_env_file() {
+        let root = tempfile::tempdir().expect("a folder");
+        std::fs::write(
+            root.path().join(".env"),
+            "FREEWAY_DATA=store\nFREEWAY_PROVIDERS=/srv/p\nFREEWAY_CONFIG=a.json\n",
+        )
+        .expect("written");
+        let process =
+            of(&[("FREEWAY_ROOT", root.path().to_str().expect("text")), ("FREEWAY_CONFIG", "b.json")]);
+        let paths = places(&process, Path::new("/nowhere"));
+        assert_eq!(paths.data, root.path().join("store"));
+        assert_eq!((paths.providers.as_path(), paths.providers_named), (Path::new("/srv/p"), true));
+        assert_eq!(paths.config, root.path().join("b.json"));
+    }
+
+    #[test]
+    fn without_variables_everything_is_below_the_working_folder() {
+        let root = tempfile::tempdir().expect("a folder");
+        let paths = places(&Variables::new(), root.path());
+        assert_eq!(paths.data, root.path().join("data"));
+        assert_eq!((paths.providers, paths.providers_named), (root.path().join("providers"), false));
+    }
+
+    #[test]
+    fn a_real_variable_wins() {
+        let root = tempfile::tempdir().expect("a folder");
+        let file = root.path().join(".env");
+        std::fs::write(&file, "A=file\nB=file\nC=file").expect("written");
+        let (found, issues) = variables(&of(&[("A", "real"), ("C", "")]), &file);
+        assert_eq!((found, issues), (of(&[("A", "real"), ("B", "file"), ("C", "")]), Vec::new()));
+    }
+}

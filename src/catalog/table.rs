@@ -1,0 +1,341 @@
+//! The one table of settings: name, shape, default, variables and text of each. Reading a configuration, `config
+//! check`, the README and `.env.example` all come from it. Pure.
+use Shape::*;
+
+/// What a setting may hold. Every shape also takes `null` when the default is `null`.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    Flag,
+    /// A whole number in a range, both ends included.
+    Whole(u64, u64),
+    /// A number in a range, both ends included.
+    Number(f64, f64),
+    /// A text that is not empty.
+    Text,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// A list of texts; a comma list in a variable.
+    Texts,
+    /// A list of IP addresses; a comma list in a variable.
+    Addresses,
+    /// A credential: visible ASCII, never shown.
+    Secret,
+    /// Keys that apps present: texts or objects; a comma list in a variable.
+    Keys,
+    /// An object from name to text.
+    TextMap,
+    /// An object from name to a list of model strings or `{models, strategy}`.
+    Profiles,
+    /// An object from cause to `{firstMs, capMs}`.
+    Bench,
+    /// An object from name to a number of at least zero.
+    NumberMap,
+}
+
+/// One setting.
+#[derive(Debug)]
+pub struct Row {
+    /// Its path in `freeway.config.json`.
+    pub name: &'static str,
+    pub shape: Shape,
+    /// JSON.
+    pub default: &'static str,
+    /// Variables that win over the file, first one set first.
+    pub variables: &'static [&'static str],
+    pub text: &'static str,
+    /// False for what this version checks but does not use yet.
+    pub used: bool,
+}
+
+pub const STRATEGIES: [&str; 4] = ["priority", "round-robin", "least-used", "fastest"];
+/// Kinds of bench whose steps can be set.
+pub const BENCH_CAUSES: [&str; 7] =
+    ["auth", "credit", "forbidden", "rateLimit", "modelMissing", "unavailable", "noAnswer"];
+
+const HOUR_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
+const MIB: u64 = 1 << 20;
+const LIMIT_MAX: u64 = 1_000_000_000_000;
+
+const fn row(name: &'static str, shape: Shape, default: &'static str, text: &'static str) -> Row {
+    Row { name, shape, default, variables: &[], text, used: true }
+}
+
+const fn named(
+    name: &'static str,
+    variables: &'static [&'static str],
+    shape: Shape,
+    default: &'static str,
+    text: &'static str,
+) -> Row {
+    Row { name, shape, default, variables, text, used: true }
+}
+
+/// A setting of the published contract whose feature this version does not have.
+const fn later(name: &'static str, shape: Shape, default: &'static str, text: &'static str) -> Row {
+    Row { name, shape, default, variables: &[], text, used: false }
+}
+
+/// Every setting there is.
+pub static TABLE: &[Row] = &[
+    // Where it listens, and who may call.
+    named(
+        "host",
+        &["HOST", "FREEWAY_HOST"],
+        Text,
+        "\"127.0.0.1\"",
+        "Address to listen on; `0.0.0.0` and `::` are all of them",
+    ),
+    named(
+        "port",
+        &["PORT", "FREEWAY_PORT"],
+        Whole(0, 65_535),
+        "8787",
+        "Port to listen on; 0 takes a free one",
+    ),
+    named(
+        "keys",
+        &["FREEWAY_KEYS"],
+        Keys,
+        "[]",
+        "Keys that apps present: texts, or `{name, key}` or `{name, sha256}`; without any, only this machine may call",
+    ),
+    named(
+        "adminKey",
+        &["FREEWAY_ADMIN_KEY"],
+        Secret,
+        "null",
+        "Key with full access, for `/api` and `/metrics`",
+    ),
+    named(
+        "corsOrigins",
+        &["FREEWAY_CORS_ORIGINS"],
+        Texts,
+        "[]",
+        "Browser origins that may call, such as `https://chat.example`; `*` is not taken",
+    ),
+    named("hosts", &["FREEWAY_HOSTS"], Texts, "[]", "Further host names by which clients reach this gateway"),
+    named(
+        "trustedProxies",
+        &["FREEWAY_TRUSTED_PROXIES"],
+        Addresses,
+        "[]",
+        "Addresses of proxies that are believed about the client's address",
+    ),
+    // Routing.
+    named(
+        "strategy",
+        &["FREEWAY_STRATEGY"],
+        Word(&STRATEGIES),
+        "\"priority\"",
+        "Order in which candidates are tried",
+    ),
+    row("aliases", TextMap, "{}", "Other names for model strings"),
+    row("profiles", Profiles, "{}", "Named orders of model strings: a list, or `{models, strategy}`"),
+    row("activeProfile", Text, "null", "The profile that `auto` stands for"),
+    row("allowPaid", Flag, "false", "Whether models that cost money may be used"),
+    row("maxAttempts", Whole(1, 20), "3", "Different models tried for one request"),
+    row("cooldownSeconds", Number(0.001, 86_400.0), "60", "First bench after a 429 that names no time"),
+    row(
+        "timeoutMs",
+        Whole(1, HOUR_MS),
+        "60000",
+        "Wait for the first byte of an answer, and again for the rest of a JSON answer",
+    ),
+    row(
+        "streamTimeoutMs",
+        Whole(1, HOUR_MS),
+        "null",
+        "Wait for the first data event of a stream; null is `timeoutMs`",
+    ),
+    row(
+        "failover.budgetMs",
+        Whole(1, HOUR_MS),
+        "180000",
+        "Longest time from a request to the first byte of its answer",
+    ),
+    row(
+        "failover.bench",
+        Bench,
+        "{}",
+        "First step and cap of a kind of bench, such as `{\"rateLimit\": {\"firstMs\": 60000, \"capMs\": 480000}}`",
+    ),
+    row(
+        "stream.holdMs",
+        Whole(0, HOUR_MS),
+        "15000",
+        "After this a stream's headers and keep-alive comments may go out before its first token",
+    ),
+    row("stream.keepAliveMs", Whole(100, HOUR_MS), "15000", "Time between keep-alive comments"),
+    row("discovery.enabled", Flag, "true", "Whether model lists are fetched from the providers"),
+    row(
+        "discovery.ttlMs",
+        Whole(1_000, 365 * DAY_MS),
+        "86400000",
+        "How long a fetched model list counts as fresh",
+    ),
+    // The server.
+    row("server.workers", Whole(1, 4_096), "64", "Upstream calls at once"),
+    row(
+        "server.queue",
+        Whole(0, 65_536),
+        "128",
+        "Requests that wait for a worker; more are refused with 503",
+    ),
+    row(
+        "server.connections",
+        Whole(16, 1_000_000),
+        "null",
+        "Connections at once; null derives it from the descriptor limit",
+    ),
+    row(
+        "server.perAddress",
+        Whole(1, 1_000_000),
+        "256",
+        "Connections of one address at once (an IPv6 /64 counts as one)",
+    ),
+    row("server.bodyBytes", Whole(1_024, 256 * MIB), "8388608", "Largest request body"),
+    row(
+        "server.bodiesInFlightBytes",
+        Whole(1_024, 4_096 * MIB),
+        "33554432",
+        "Request bodies in memory at once, all clients together",
+    ),
+    row("server.headMs", Whole(1, HOUR_MS), "15000", "Longest time for the head of a request"),
+    row("server.bodyMs", Whole(1, HOUR_MS), "120000", "Longest time for the body of a request"),
+    row(
+        "server.idleMs",
+        Whole(1, HOUR_MS),
+        "75000",
+        "A kept-alive connection without a request is closed after this",
+    ),
+    row("server.writeMs", Whole(1, HOUR_MS), "30000", "Longest time for one write to a client"),
+    row("server.stopMs", Whole(0, HOUR_MS), "20000", "How long a stop waits for answers in flight"),
+    row("log.level", Word(&["error", "warn", "info", "debug"]), "\"info\"", "What is logged"),
+    later(
+        "log.previews",
+        Flag,
+        "true",
+        "Whether the last prompts and answers are kept in memory for the page",
+    ),
+    // Admission.
+    row("guard.maxMessages", Whole(1, 100_000), "500", "Most messages in one request"),
+    row("guard.maxBodyBytes", Whole(1_024, 256 * MIB), "null", "Older name of `server.bodyBytes`"),
+    later("guard.perKey.rpm", Whole(1, LIMIT_MAX), "null", "Requests in a minute of one client key"),
+    later("guard.perKey.tpm", Whole(1, LIMIT_MAX), "null", "Tokens in a minute of one client key"),
+    later("guard.perKey.rpd", Whole(1, LIMIT_MAX), "null", "Requests in a day of one client key"),
+    later("guard.perKey.concurrency", Whole(1, LIMIT_MAX), "null", "Requests at once of one client key"),
+    later("guard.perIp.rpm", Whole(1, LIMIT_MAX), "null", "Requests in a minute of one address"),
+    later("guard.perIp.concurrency", Whole(1, LIMIT_MAX), "null", "Requests at once of one address"),
+    later(
+        "guard.scan.mode",
+        Word(&["flag", "off", "block"]),
+        "\"flag\"",
+        "What is done about credentials and personal data in prompts",
+    ),
+    later("guard.scan.secrets", Flag, "true", "Look for credentials"),
+    later("guard.scan.pii", Flag, "true", "Look for personal data"),
+    later("guard.scan.injection", Flag, "true", "Look for prompt injection"),
+    later("guard.calibrate", Flag, "true", "Learn limits from the providers' headers"),
+    later(
+        "guard.keyHealthIntervalMs",
+        Whole(60_000, 365 * DAY_MS),
+        "21600000",
+        "Time between checks of the provider keys",
+    ),
+    // Conversations.
+    row("context.preferFit", Flag, "true", "Models that take a request whole come first"),
+    later("context.enabled", Flag, "true", "Reshape conversations to fit the model that serves"),
+    later("context.maxTurns", Whole(1, 10_000), "12", "Turns kept when a conversation is cut"),
+    later("context.reserveOutputTokens", Whole(1, 1_000_000), "1024", "Tokens kept free for the answer"),
+    later("context.compactModel", Text, "\"fast\"", "Model that writes summaries"),
+    later("context.autoCompactAt", Number(0.1, 1.0), "0.8", "Fill at which a summary is made ahead of need"),
+    // The caches.
+    later("cache.mode", Word(&["safe", "off", "aggressive"]), "\"safe\"", "Which answers are kept"),
+    later("cache.scope", Word(&["shared", "key"]), "\"shared\"", "Whether clients share them"),
+    later("cache.ttlMs", Whole(1, 365 * DAY_MS), "86400000", "How long they are kept"),
+    later("cache.maxEntries", Whole(1, 10_000_000), "5000", "How many are kept"),
+    later("cache.ignore", Texts, "[]", "Further request fields that do not change an answer"),
+    later(
+        "cache.semantic.enabled",
+        Flag,
+        "false",
+        "Answer questions that only differ in wording from the cache",
+    ),
+    later("cache.semantic.threshold", Number(0.0, 1.0), "0.92", "How alike they must be"),
+    later("cache.semantic.model", Text, "\"embed\"", "Embedding model that compares them"),
+    later("cache.semantic.maxEntries", Whole(1, 1_000_000), "5000", "How many are kept"),
+    // What comes later.
+    later(
+        "routing.exploration",
+        Number(0.0, 1.0),
+        "0.05",
+        "Share of requests that try another healthy model",
+    ),
+    later("routing.thompson", Flag, "true", "Draw from the reliability of a model instead of its mean"),
+    later("routing.weights", NumberMap, "null", "Weights of the strategy `custom`"),
+    later("history.days", Whole(1, 36_500), "90", "How long request rows are kept"),
+    later("history.mib", Whole(1, 1_000_000), "256", "How much room request rows may take"),
+    later("backup.target", Text, "null", "Folder or HTTP PUT address for backups"),
+    later("backup.sessions", Flag, "false", "Whether backups hold conversations"),
+];
+
+/// Variables that are no settings: where things are, and what other parts read.
+pub static PATH_VARIABLES: &[(&str, &str, &str)] = &[
+    ("FREEWAY_ROOT", ".", "Folder that the other paths are relative to"),
+    ("FREEWAY_PROVIDERS", "./providers", "Folder of provider files; without it the built-in ones are used"),
+    ("FREEWAY_DATA", "./data", "Folder for counters, history and fetched model lists"),
+    ("FREEWAY_CONFIG", "./freeway.config.json", "Configuration file"),
+    ("FREEWAY_CA_FILE", "", "Further certificate authorities, as a PEM file"),
+];
+
+/// The row of a setting.
+pub fn find(name: &str) -> Option<&'static Row> {
+    TABLE.iter().find(|row| row.name == name)
+}
+
+/// The table as Markdown, for the README.
+pub fn markdown() -> String {
+    let mut out = String::from("| setting | default | variable | meaning |\n|---|---|---|---|\n");
+    for row in TABLE.iter().filter(|row| row.used) {
+        let variables: Vec<String> = row.variables.iter().map(|name| format!("`{name}`")).collect();
+        let text = row.text.replace('|', "\\|");
+        out += &format!(
+            "| `{}` | `{}` | {} | {text}{} |\n",
+            row.name,
+            row.default,
+            variables.join(", "),
+            range(&row.shape)
+        );
+    }
+    out
+}
+
+/// What a shape allows, as the end of a sentence; empty where the text says enough.
+pub fn range(shape: &Shape) -> String {
+    match shape {
+        Whole(min, max) => format!(" ({min} to {max})"),
+        Number(min, max) => format!(" ({min} to {max})"),
+        Word(words) => format!(" (`{}`)", words.join("`, `")),
+        _ => String::new(),
+    }
+}
+
+/// What a shape must be, for messages.
+pub fn must_be(shape: &Shape) -> String {
+    match shape {
+        Flag => "true or false".into(),
+        Whole(min, max) => format!("a whole number from {min} to {max}"),
+        Number(min, max) => format!("a number from {min} to {max}"),
+        Text => "a text that is not empty".into(),
+        Word(words) => format!("one of {}", words.join(", ")),
+        Texts => "a list of texts".into(),
+        Addresses => "a list of IP addresses".into(),
+        Secret => "a text of visible ASCII characters that is not empty".into(),
+        Keys => "a list of keys: texts, or objects with a name and a key or sha256".into(),
+        TextMap => "an object from name to text".into(),
+        Profiles => "an object from name to a list of model strings, or to {models, strategy}".into(),
+        Bench => format!("an object from cause ({}) to {{firstMs, capMs}}", BENCH_CAUSES.join(", ")),
+        NumberMap => "an object from name to a number of at least 0".into(),
+    }
+}
