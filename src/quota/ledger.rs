@@ -7,18 +7,16 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 
-use super::wall::Wall;
-use super::window::{AMOUNT_MAX, Calendar, Rolling};
-use super::zone::Period;
+pub use super::meter::Room;
+use super::meter::{Amounts, Meter, Rule, Unit, credit_parts};
+use super::wall::{Time, Wall};
+use super::window::AMOUNT_MAX;
 use super::{CLAIMS_MAX, Claim, Claims, Scope, SlotHash};
 use crate::base::clock::Now;
-use crate::catalog::provider::{Limit, Metric, Model, Provider, ResetZone, Slot, WindowKind};
+use crate::catalog::provider::{Metric, Model, Provider, Slot};
 
 /// Scopes with counters at once. A busy one takes about 2 KiB, an idle one 300 bytes.
 const METERS_MAX: usize = 16_384;
-
-/// Counters of one scope: every metric in both kinds of window. Older ones go when limits change again and again.
-pub(super) const COUNTERS_MAX: usize = 2 * Metric::ALL.len();
 
 /// Models whose output lengths are remembered, and how many outputs of each.
 const OUTPUT_MODELS_MAX: usize = 2_048;
@@ -26,9 +24,6 @@ pub(super) const OUTPUTS_KEPT: usize = 20;
 /// Expected output of a model that has answered fewer than [`OUTPUTS_TRUSTED`] times, unless it has shown longer ones.
 const OUTPUT_AT_FIRST: u64 = 512;
 const OUTPUTS_TRUSTED: usize = 8;
-
-/// Credits are counted in millionths, so that sums stay exact.
-const CREDIT: f64 = 1_000_000.0;
 
 /// What one call will probably use.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -91,24 +86,6 @@ pub struct Spent {
     pub credits: f64,
 }
 
-/// Whether a call fits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Room {
-    Free,
-    /// Not now. `retry_in_ms` is how long until enough has run out; `None` when that depends on a call in flight.
-    Full {
-        metric: Metric,
-        used: f64,
-        limit: f64,
-        retry_in_ms: Option<u64>,
-    },
-    /// Not ever: the limit is smaller than this one call.
-    Never {
-        metric: Metric,
-        limit: f64,
-    },
-}
-
 /// A call's claim on its scopes. It must come back by [`Ledger::settle`] or [`Ledger::release`], else it is held for
 /// as long as the process runs.
 #[must_use = "a reservation is settled or released"]
@@ -117,9 +94,7 @@ pub struct Reservation {
     scopes: [Option<Scope>; CLAIMS_MAX],
     want: Amounts,
     output_is_charged: bool,
-    mono_ms: u64,
-    /// `None` when the wall clock could not be believed then.
-    wall_ms: Option<u64>,
+    begun: Time,
 }
 
 /// All counters.
@@ -130,54 +105,9 @@ pub struct Ledger {
     /// In a cell, so that a reader who finds everything full still notices that the clock goes on.
     pub(super) wall: Cell<Wall>,
     /// Grows with every change.
-    pub(super) version: u64,
-}
-
-/// The counters of one scope, one per limit that it was ever held against.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Meter {
-    in_flight: u32,
-    held: Held,
-    pub(super) counters: Vec<Counter>,
-    /// The ledger's version at the last change.
-    pub(super) version: u64,
-}
-
-/// What calls in flight may still use.
-#[derive(Clone, Copy, Debug, Default)]
-struct Held {
-    output_tokens: u64,
-    credit_parts: u64,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Counter {
-    pub(super) metric: Metric,
-    pub(super) window: Window,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Window {
-    Rolling(Rolling),
-    Calendar(Calendar),
-}
-
-/// What a metric counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unit {
-    Requests,
-    Tokens,
-    Credits,
-    InFlight,
-}
-
-/// A [`Want`] in whole numbers.
-#[derive(Clone, Copy, Debug)]
-struct Amounts {
-    prompt_tokens: u64,
-    output_tokens: u64,
-    credit_parts: u64,
-    prompt_credit_parts: u64,
+    version: u64,
+    /// The version that was saved last.
+    pub(super) saved_version: u64,
 }
 
 /// Recent output lengths of one model, oldest overwritten first.
@@ -189,247 +119,16 @@ pub(super) struct Outputs {
     pub(super) version: u64,
 }
 
-/// Both clocks as the counters need them.
-#[derive(Clone, Copy, Debug)]
-struct Time {
-    mono_ms: u64,
-    wall_ms: Option<u64>,
-}
-
-/// A limit, ready to be compared.
-#[derive(Clone, Copy, Debug)]
-struct Rule {
-    metric: Metric,
-    unit: Unit,
-    span: Span,
-    max: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Span {
-    Rolling { span_ms: u64 },
-    Calendar(Period),
-}
-
-/// The longest rolling window.
-pub(super) const SPAN_MAX_MS: u64 = 366 * 24 * 3_600_000;
-
-/// What a metric counts, and over which period.
-pub(super) const fn measure(metric: Metric) -> (Unit, Period) {
-    match metric {
-        Metric::Rps => (Unit::Requests, Period::Second),
-        Metric::Rpm => (Unit::Requests, Period::Minute),
-        Metric::Rph => (Unit::Requests, Period::Hour),
-        Metric::Rpd => (Unit::Requests, Period::Day),
-        Metric::Rpmo => (Unit::Requests, Period::Month),
-        Metric::Tpm => (Unit::Tokens, Period::Minute),
-        Metric::Tph => (Unit::Tokens, Period::Hour),
-        Metric::Tpd => (Unit::Tokens, Period::Day),
-        Metric::Tpmo => (Unit::Tokens, Period::Month),
-        Metric::CreditsPerDay => (Unit::Credits, Period::Day),
-        Metric::Concurrency => (Unit::InFlight, Period::Second),
-    }
-}
-
-impl Rule {
-    fn of(metric: Metric, limit: Limit) -> Rule {
-        let (unit, period) = measure(metric);
-        let whole = if unit == Unit::Credits { limit.amount * CREDIT } else { limit.amount };
-        let span = match limit.window {
-            WindowKind::Calendar => Span::Calendar(period),
-            // Half a request a second is one request in two seconds.
-            WindowKind::Rolling if unit == Unit::Requests && limit.amount > 0.0 && limit.amount < 1.0 => {
-                let span_ms = (period.longest_ms() as f64 / limit.amount).ceil() as u64;
-                return Rule {
-                    metric,
-                    unit,
-                    span: Span::Rolling { span_ms: span_ms.min(SPAN_MAX_MS) },
-                    max: 1,
-                };
-            }
-            WindowKind::Rolling => Span::Rolling { span_ms: period.longest_ms() },
-        };
-        // The cast takes NaN and negative numbers to zero, and cuts above the largest.
-        Rule { metric, unit, span, max: whole as u64 }
-    }
-
-    /// An amount in the unit that limits are written in.
-    fn shown(&self, amount: u64) -> f64 {
-        shown(self.unit, amount)
-    }
-
-    fn is(&self, counter: &Counter) -> bool {
-        counter.metric == self.metric
-            && match (&counter.window, self.span) {
-                (Window::Rolling(window), Span::Rolling { span_ms }) => window.span_ms() == span_ms,
-                (Window::Calendar(_), Span::Calendar(_)) => true,
-                _ => false,
-            }
-    }
-}
-
-pub(super) fn shown(unit: Unit, amount: u64) -> f64 {
-    if unit == Unit::Credits { amount as f64 / CREDIT } else { amount as f64 }
-}
-
-fn credit_parts(credits: f64) -> u64 {
-    // The cast takes NaN and negative numbers to zero: nothing is ever refunded that way.
-    ((credits * CREDIT).ceil() as u64).min(AMOUNT_MAX)
-}
-
-impl Amounts {
-    fn of(want: &Want) -> Amounts {
-        let credit_parts_all = credit_parts(want.credits);
-        Amounts {
-            prompt_tokens: want.prompt_tokens.min(AMOUNT_MAX),
-            output_tokens: want.output_tokens.min(AMOUNT_MAX),
-            credit_parts: credit_parts_all,
-            prompt_credit_parts: credit_parts(want.prompt_credits).min(credit_parts_all),
-        }
-    }
-
-    /// All that is wanted of a unit, and the part of it that is certain.
-    fn of_unit(&self, unit: Unit, output_is_charged: bool) -> (u64, u64) {
-        match unit {
-            Unit::Requests | Unit::InFlight => (1, 1),
-            Unit::Tokens if output_is_charged => {
-                (self.prompt_tokens + self.output_tokens, self.prompt_tokens + self.output_tokens)
-            }
-            Unit::Tokens => (self.prompt_tokens + self.output_tokens, self.prompt_tokens),
-            Unit::Credits if output_is_charged => (self.credit_parts, self.credit_parts),
-            Unit::Credits => (self.credit_parts, self.prompt_credit_parts),
-        }
-    }
-}
-
-impl Window {
-    fn of(span: Span, zone: ResetZone) -> Window {
-        match span {
-            Span::Rolling { span_ms } => Window::Rolling(Rolling::new(span_ms)),
-            Span::Calendar(period) => Window::Calendar(Calendar::new(period, zone)),
-        }
-    }
-
-    fn used(&self, time: Time) -> u64 {
-        match self {
-            Window::Rolling(window) => window.used(time.mono_ms),
-            Window::Calendar(window) => window.used(time.wall_ms),
-        }
-    }
-
-    fn add(&mut self, amount: u64, time: Time) {
-        match self {
-            Window::Rolling(window) => window.add(amount, time.mono_ms),
-            Window::Calendar(window) => window.add(amount, time.wall_ms),
-        }
-    }
-
-    fn take_back(&mut self, amount: u64, at: Time) {
-        match self {
-            Window::Rolling(window) => window.take_back(amount, at.mono_ms),
-            Window::Calendar(window) => window.take_back(amount, at.wall_ms),
-        }
-    }
-
-    /// How long until `amount` has run out of what is used.
-    fn wait_ms(&self, amount: u64, time: Time) -> Option<u64> {
-        match self {
-            Window::Rolling(window) => window.wait_ms(amount, time.mono_ms),
-            Window::Calendar(window) => {
-                (amount <= window.used(time.wall_ms)).then(|| window.wait_ms(time.wall_ms))
-            }
-        }
-    }
-}
-
-impl Meter {
-    fn held_of(&self, unit: Unit) -> u64 {
-        match unit {
-            Unit::Requests => 0,
-            Unit::Tokens => self.held.output_tokens,
-            Unit::Credits => self.held.credit_parts,
-            Unit::InFlight => u64::from(self.in_flight),
-        }
-    }
-
-    fn counter(&self, rule: &Rule) -> Option<&Window> {
-        self.counters.iter().find(|counter| rule.is(counter)).map(|counter| &counter.window)
-    }
-
-    /// Makes the counter of a rule if it is missing, and moves a calendar one to the provider's present zone.
-    fn prepare(&mut self, rule: &Rule, zone: ResetZone) {
-        if rule.unit == Unit::InFlight {
-            return;
-        }
-        match self.counters.iter_mut().find(|counter| rule.is(counter)) {
-            Some(Counter { window: Window::Calendar(window), .. }) => window.zone = zone,
-            Some(_) => {}
-            None => {
-                if self.counters.len() >= COUNTERS_MAX {
-                    self.counters.remove(0);
-                }
-                self.counters.push(Counter { metric: rule.metric, window: Window::of(rule.span, zone) });
-            }
-        }
-    }
-
-    fn add(&mut self, unit: Unit, amount: u64, time: Time) {
-        for counter in self.counters.iter_mut().filter(|counter| measure(counter.metric).0 == unit) {
-            counter.window.add(amount, time);
-        }
-    }
-
-    fn take_back(&mut self, unit: Unit, amount: u64, at: Time) {
-        for counter in self.counters.iter_mut().filter(|counter| measure(counter.metric).0 == unit) {
-            counter.window.take_back(amount, at);
-        }
-    }
-
-    fn idle(&self, time: Time) -> bool {
-        self.in_flight == 0 && self.counters.iter().all(|counter| counter.window.used(time) == 0)
-    }
-
-    /// Whether `amounts` fit under one rule.
-    fn room(&self, rule: &Rule, amounts: &Amounts, output_is_charged: bool, time: Time) -> Room {
-        let (all, certain) = amounts.of_unit(rule.unit, output_is_charged);
-        let limit = rule.shown(rule.max);
-        if certain > rule.max {
-            return Room::Never { metric: rule.metric, limit };
-        }
-        let held = self.held_of(rule.unit);
-        let window = self.counter(rule);
-        let alone = self.in_flight == 0;
-        let needed = if alone { all.min(certain) } else { all };
-        // Most windows are far from full, and their sum is known without a look at the single slots.
-        if let Some(Window::Rolling(rolling)) = window {
-            if rolling.used_at_most() + held + needed <= rule.max {
-                return Room::Free;
-            }
-        }
-        let counted = window.map_or(0, |window| window.used(time));
-        let used = counted + held;
-        if used + needed <= rule.max {
-            return Room::Free;
-        }
-        // What is larger than the limit as a whole fits once nothing else is in flight and the certain part does.
-        let aim = if all <= rule.max { needed } else { certain };
-        let excess = (used + aim).saturating_sub(rule.max);
-        let retry_in_ms =
-            if excess == 0 { None } else { window.and_then(|window| window.wait_ms(excess, time)) };
-        Room::Full { metric: rule.metric, used: rule.shown(used), limit, retry_in_ms }
-    }
-}
-
 impl Ledger {
     pub fn new() -> Ledger {
         Ledger::default()
     }
 
-    fn time(&self, now: Now) -> Time {
+    pub(super) fn time(&self, now: Now) -> Time {
         let mut wall = self.wall.get();
-        let wall_ms = wall.read(now);
+        let time = wall.read(now);
         self.wall.set(wall);
-        Time { mono_ms: now.mono_ms, wall_ms }
+        time
     }
 
     /// Whether a call fits under all its claims: every limit takes all that is wanted, or the certain part of it
@@ -488,13 +187,7 @@ impl Ledger {
                 meter.held.credit_parts += amounts.credit_parts;
             }
         }
-        Reservation {
-            scopes,
-            want: amounts,
-            output_is_charged: want.output_is_charged,
-            mono_ms: time.mono_ms,
-            wall_ms: time.wall_ms,
-        }
+        Reservation { scopes, want: amounts, output_is_charged: want.output_is_charged, begun: time }
     }
 
     /// Raises what is held for a call to `output_tokens` in all, when its answer turns out longer than expected. The
@@ -524,7 +217,7 @@ impl Ledger {
             meter.take_back(
                 Unit::Tokens,
                 reservation.want.prompt_tokens.saturating_sub(prompt_tokens),
-                reservation.begun(),
+                reservation.begun,
             );
             let more_prompt = prompt_tokens.saturating_sub(reservation.want.prompt_tokens);
             meter.add(Unit::Tokens, output_tokens + more_prompt, time);
@@ -535,8 +228,8 @@ impl Ledger {
     /// Ends a call of which no byte reached the upstream: nothing of it counts.
     pub fn release(&mut self, reservation: Reservation) {
         self.end(&reservation, |meter| {
-            meter.take_back(Unit::Requests, 1, reservation.begun());
-            meter.take_back(Unit::Tokens, reservation.want.prompt_tokens, reservation.begun());
+            meter.take_back(Unit::Requests, 1, reservation.begun);
+            meter.take_back(Unit::Tokens, reservation.want.prompt_tokens, reservation.begun);
         });
     }
 
@@ -608,6 +301,14 @@ impl Ledger {
         self.version
     }
 
+    /// Puts saved counters in place.
+    pub(super) fn restore_meter(&mut self, scope: Scope, mut meter: Meter, now: Now) {
+        self.make_room_for_meters(self.time(now));
+        self.version += 1;
+        meter.version = self.version;
+        self.meters.insert(scope, meter);
+    }
+
     /// When the table is full, drops the meters that hold nothing, and if that is not enough those unchanged for
     /// longest; a sixteenth at once, so that it happens seldom.
     fn make_room_for_meters(&mut self, time: Time) {
@@ -633,10 +334,6 @@ impl Reservation {
     /// What is held for the answer.
     pub fn output_tokens(&self) -> u64 {
         self.want.output_tokens
-    }
-
-    fn begun(&self) -> Time {
-        Time { mono_ms: self.mono_ms, wall_ms: self.wall_ms }
     }
 }
 
@@ -664,5 +361,457 @@ fn severity(room: &Room) -> (u8, u64) {
         Room::Free => (0, 0),
         Room::Full { retry_in_ms, .. } => (1, retry_in_ms.unwrap_or(0)),
         Room::Never { .. } => (2, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+    use crate::catalog::provider::{Limit, Limits, ResetZone, WindowKind};
+    use crate::quota::meter::measure;
+    use crate::quota::wall::EARLIEST_WALL_MS;
+    use crate::quota::zone::Period;
+
+    const HOUR: u64 = 3_600_000;
+    const MINUTE: u64 = 60_000;
+    const DAY: u64 = 24 * HOUR;
+    /// Noon, some day.
+    const NOW: Now = Now::at(HOUR, EARLIEST_WALL_MS + 300 * DAY + 12 * HOUR);
+    const UTC: ResetZone = ResetZone::Fixed(0);
+    const KEY: Scope = Scope::Key(Slot(1));
+
+    fn limits(max: &[(Metric, f64)]) -> Limits {
+        let window = |metric| match measure(metric).1 {
+            Period::Day | Period::Month => WindowKind::Calendar,
+            _ => WindowKind::Rolling,
+        };
+        let max =
+            max.iter().map(|(metric, amount)| (*metric, Limit { amount: *amount, window: window(*metric) }));
+        Limits { max: max.collect(), credits_per_request: None }
+    }
+
+    fn claim(scope: Scope, limits: &Limits) -> Claims<'_> {
+        Claims::from([Claim { scope, limits, zone: UTC }])
+    }
+
+    fn tokens(prompt_tokens: u64, output_tokens: u64) -> Want {
+        Want { prompt_tokens, output_tokens, ..Want::default() }
+    }
+
+    fn spent(prompt_tokens: u64, output_tokens: u64) -> Spent {
+        Spent { prompt_tokens, output_tokens, credits: 0.0 }
+    }
+
+    #[test]
+    fn ten_calls_at_once_under_one_a_minute_make_one() {
+        let limits = limits(&[(Metric::Rpm, 1.0)]);
+        let mut ledger = Ledger::new();
+        let made: Vec<Reservation> = (0..10)
+            .filter_map(|_| ledger.reserve(&claim(KEY, &limits), &Want::default(), NOW).ok())
+            .collect();
+        assert_eq!(made.len(), 1);
+        for reservation in made {
+            ledger.settle(reservation, Spent::default(), NOW);
+        }
+        assert!(ledger.reserve(&claim(KEY, &limits), &Want::default(), NOW.plus_ms(59_999)).is_err());
+        assert!(ledger.reserve(&claim(KEY, &limits), &Want::default(), NOW.plus_ms(61_000)).is_ok());
+    }
+
+    #[test]
+    fn three_keys_of_two_a_minute_give_six_calls() {
+        let limits = limits(&[(Metric::Rpm, 2.0)]);
+        let mut ledger = Ledger::new();
+        let mut served = 0;
+        for _ in 0..10 {
+            for key in 0..3 {
+                if let Ok(reservation) =
+                    ledger.reserve(&claim(Scope::Key(Slot(key)), &limits), &Want::default(), NOW)
+                {
+                    ledger.settle(reservation, spent(3, 4), NOW);
+                    served += 1;
+                }
+            }
+        }
+        assert_eq!(served, 6);
+    }
+
+    #[test]
+    fn a_large_output_alone_never_refuses() {
+        let limits = limits(&[(Metric::Tpm, 1_000.0)]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        let large = tokens(100, 50_000);
+        let first = ledger.reserve(&claims, &large, NOW).expect("the prompt fits, and nothing is in flight");
+        assert_eq!(
+            ledger.room(&claims, &tokens(1, 1), NOW),
+            Room::Full { metric: Metric::Tpm, used: 50_100.0, limit: 1_000.0, retry_in_ms: None }
+        );
+        ledger.settle(first, spent(100, 200), NOW);
+        assert_eq!(ledger.used(&claims[0], Metric::Tpm, NOW), 300.0);
+        assert_eq!(ledger.room(&claims, &large, NOW), Room::Free);
+        assert_eq!(
+            ledger.room(&claims, &tokens(1_001, 0), NOW),
+            Room::Never { metric: Metric::Tpm, limit: 1_000.0 }
+        );
+        let charged = Want { output_is_charged: true, ..large };
+        assert_eq!(ledger.room(&claims, &charged, NOW), Room::Never { metric: Metric::Tpm, limit: 1_000.0 });
+    }
+
+    #[test]
+    fn an_upstream_that_charges_the_whole_maximum_gives_nothing_back() {
+        let limits = limits(&[(Metric::Tpm, 1_000.0)]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        let want = Want { output_is_charged: true, ..tokens(100, 600) };
+        let first = ledger.reserve(&claims, &want, NOW).expect("there is room");
+        ledger.settle(first, spent(100, 20), NOW);
+        assert_eq!(ledger.used(&claims[0], Metric::Tpm, NOW), 700.0);
+    }
+
+    #[test]
+    fn refused_calls_give_tokens_back_and_unsent_ones_the_request_too() {
+        let limits = limits(&[(Metric::Rpd, 9.0), (Metric::Tpd, 1_000.0)]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        let used = |ledger: &Ledger, now| {
+            (ledger.used(&claims[0], Metric::Rpd, now), ledger.used(&claims[0], Metric::Tpd, now))
+        };
+        let refused = ledger.reserve(&claims, &tokens(70, 30), NOW).expect("there is room");
+        assert_eq!(used(&ledger, NOW), (1.0, 100.0));
+        ledger.settle(refused, Spent::default(), NOW);
+        assert_eq!(used(&ledger, NOW), (1.0, 0.0));
+        let unsent = ledger.reserve(&claims, &tokens(70, 30), NOW).expect("there is room");
+        ledger.release(unsent);
+        assert_eq!(used(&ledger, NOW), (1.0, 0.0));
+        assert_eq!(ledger.in_flight(KEY), 0);
+    }
+
+    #[test]
+    fn streams_top_up_and_the_overshoot_blocks_the_next_call() {
+        let limits = limits(&[(Metric::Tpm, 1_000.0)]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        let mut stream = ledger.reserve(&claims, &tokens(100, 512), NOW).expect("there is room");
+        ledger.top_up(&mut stream, 400);
+        assert_eq!(ledger.used(&claims[0], Metric::Tpm, NOW), 612.0, "less than held changes nothing");
+        ledger.top_up(&mut stream, 5_000);
+        assert_eq!(ledger.used(&claims[0], Metric::Tpm, NOW), 5_100.0);
+        assert!(ledger.reserve(&claims, &tokens(1, 0), NOW).is_err());
+        ledger.settle(stream, spent(100, 5_200), NOW);
+        assert!(ledger.reserve(&claims, &tokens(1, 0), NOW.plus_ms(59_000)).is_err());
+        assert!(ledger.reserve(&claims, &tokens(1, 0), NOW.plus_ms(62_000)).is_ok());
+    }
+
+    #[test]
+    fn the_longest_wait_is_told_and_what_never_fits_comes_before_it() {
+        let limits =
+            limits(&[(Metric::Rps, 1.0), (Metric::Rpm, 2.0), (Metric::Rpd, 2.0), (Metric::Concurrency, 1.0)]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        let first = ledger.reserve(&claims, &Want::default(), NOW).expect("there is room");
+        let told = |ledger: &Ledger, now| match ledger.room(&claims, &Want::default(), now) {
+            Room::Full { metric, retry_in_ms, .. } => Some((metric, retry_in_ms)),
+            _ => None,
+        };
+        assert_eq!(told(&ledger, NOW), Some((Metric::Rps, Some(1_100))));
+        assert_eq!(told(&ledger, NOW.plus_ms(1_100)), Some((Metric::Concurrency, None)));
+        ledger.settle(first, Spent::default(), NOW.plus_ms(1_100));
+        let second = ledger.reserve(&claims, &Want::default(), NOW.plus_ms(1_100)).expect("there is room");
+        ledger.settle(second, Spent::default(), NOW.plus_ms(1_200));
+        assert_eq!(told(&ledger, NOW.plus_ms(2_200)), Some((Metric::Rpd, Some(12 * HOUR - 2_200))));
+        assert_eq!(told(&ledger, NOW.plus_ms(12 * HOUR)), None);
+        let none = self::limits(&[(Metric::Rpd, 0.0), (Metric::Rps, 1.0)]);
+        assert_eq!(
+            ledger.room(&claim(KEY, &none), &Want::default(), NOW),
+            Room::Never { metric: Metric::Rpd, limit: 0.0 }
+        );
+    }
+
+    #[test]
+    fn half_a_request_a_second_is_one_in_two_seconds() {
+        let limits = limits(&[(Metric::Rps, 0.5)]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        assert!(ledger.reserve(&claims, &Want::default(), NOW).is_ok());
+        assert!(ledger.reserve(&claims, &Want::default(), NOW.plus_ms(1_900)).is_err());
+        assert!(ledger.reserve(&claims, &Want::default(), NOW.plus_ms(2_300)).is_ok());
+    }
+
+    #[test]
+    fn two_claims_on_one_scope_count_once() {
+        let (wide, narrow) =
+            (limits(&[(Metric::Rpm, 5.0)]), limits(&[(Metric::Rpm, 2.0), (Metric::Tpm, 100.0)]));
+        let scope = Scope::KeyModel(Slot(1), Slot(2));
+        let claims = Claims::from([
+            Claim { scope, limits: &wide, zone: UTC },
+            Claim { scope, limits: &narrow, zone: UTC },
+        ]);
+        let mut ledger = Ledger::new();
+        let first = ledger.reserve(&claims, &tokens(5, 5), NOW).expect("there is room");
+        assert_eq!((ledger.in_flight(scope), ledger.used(&claims[0], Metric::Rpm, NOW)), (1, 1.0));
+        ledger.settle(first, spent(5, 7), NOW);
+        assert_eq!(ledger.used(&claims[1], Metric::Tpm, NOW), 12.0);
+        assert!(ledger.reserve(&claims, &tokens(5, 5), NOW).is_ok());
+        assert!(ledger.reserve(&claims, &tokens(5, 5), NOW).is_err());
+    }
+
+    #[test]
+    fn credits_are_exact_and_odd_numbers_refund_nothing() {
+        let limits = limits(&[(Metric::CreditsPerDay, 10.0)]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        for _ in 0..30 {
+            let want = Want { credits: 0.1, ..Want::default() };
+            let reservation = ledger.reserve(&claims, &want, NOW).expect("there is room");
+            ledger.settle(reservation, Spent { credits: 0.1, ..Spent::default() }, NOW);
+        }
+        assert_eq!(ledger.used(&claims[0], Metric::CreditsPerDay, NOW), 3.0);
+        for odd in [-5.0, f64::NAN, f64::NEG_INFINITY] {
+            let want = Want { credits: odd, prompt_credits: odd, ..Want::default() };
+            let reservation = ledger.reserve(&claims, &want, NOW).expect("there is room");
+            ledger.settle(reservation, Spent { credits: odd, ..Spent::default() }, NOW);
+            assert_eq!(ledger.used(&claims[0], Metric::CreditsPerDay, NOW), 3.0, "{odd}");
+        }
+        let huge = Spent { prompt_tokens: u64::MAX, output_tokens: u64::MAX, credits: f64::INFINITY };
+        for _ in 0..3 {
+            let reservation = ledger.reserve_anyway(&claims, &tokens(u64::MAX, u64::MAX), NOW);
+            ledger.settle(reservation, huge, NOW);
+        }
+        assert!(ledger.reserve(&claims, &Want { credits: 0.1, ..Want::default() }, NOW).is_err());
+        assert!(ledger.reserve(&claims, &Want { credits: 0.1, ..Want::default() }, NOW.plus_ms(DAY)).is_ok());
+    }
+
+    #[test]
+    fn fill_is_a_fraction_of_the_tightest_limit() {
+        let limits = limits(&[(Metric::Rpm, 4.0), (Metric::Rpd, 1_000.0)]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        assert_eq!(ledger.fill(&claims, NOW), 0.0);
+        let one = ledger.reserve(&claims, &Want::default(), NOW).expect("there is room");
+        assert_eq!(ledger.fill(&claims, NOW), 0.25);
+        ledger.settle(one, Spent::default(), NOW);
+        assert_eq!(ledger.fill(&claims, NOW.plus_ms(2 * MINUTE)), 0.001);
+    }
+
+    #[test]
+    fn expected_output_is_the_90th_percentile() {
+        let mut ledger = Ledger::new();
+        let model = Slot(9);
+        assert_eq!(ledger.expected_output(model), 512);
+        (0..7).for_each(|_| ledger.record_output(model, 30));
+        assert_eq!(ledger.expected_output(model), 512, "seven are too few");
+        ledger.record_output(model, 30);
+        assert_eq!(ledger.expected_output(model), 30);
+        (0..20).for_each(|length| ledger.record_output(model, 100 * (length + 1)));
+        assert_eq!(ledger.expected_output(model), 1_800);
+        ledger.record_output(Slot(10), 4_000);
+        assert_eq!(ledger.expected_output(Slot(10)), 4_000, "a longer one counts at once");
+    }
+
+    #[test]
+    fn the_number_of_scopes_is_bounded_and_calls_in_flight_are_never_forgotten() {
+        let limits = limits(&[(Metric::Rpm, 1.0)]);
+        let mut ledger = Ledger::new();
+        let scope = |number| Scope::Key(Slot(number));
+        let held = ledger.reserve(&claim(scope(0), &limits), &Want::default(), NOW).expect("there is room");
+        for number in 1..(METERS_MAX as u32 * 2) {
+            let reservation =
+                ledger.reserve(&claim(scope(number), &limits), &Want::default(), NOW).expect("room");
+            ledger.settle(reservation, Spent::default(), NOW);
+        }
+        assert!(ledger.meters.len() <= METERS_MAX);
+        assert_eq!(ledger.in_flight(scope(0)), 1);
+        ledger.release(held);
+        let last = scope(METERS_MAX as u32 * 2 - 1);
+        assert!(ledger.reserve(&claim(last, &limits), &Want::default(), NOW).is_err(), "recent use is kept");
+    }
+
+    /// One call as the upstream sees it. It may count the output whenever it likes while the call lasts.
+    struct Call {
+        reservation: Option<Reservation>,
+        begun_ms: u64,
+        ended_ms: u64,
+        prompt: u64,
+        output: u64,
+    }
+
+    /// Any interleaving of reserve, top up, settle, refuse and release, against an upstream that counts each call at
+    /// the worst moment.
+    fn never_overspends(seed: u64, output_is_charged: bool) {
+        let mut rng = Rng::seeded(seed);
+        let (rps, rpm) = (1 + rng.below(3) as u64, 2 + rng.below(9) as u64);
+        let (tpm, concurrency) = (500 + rng.below(3_000) as u64, 1 + rng.below(5));
+        let limits = limits(&[
+            (Metric::Rps, rps as f64),
+            (Metric::Rpm, rpm as f64),
+            (Metric::Tpm, tpm as f64),
+            (Metric::Concurrency, concurrency as f64),
+        ]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        let mut calls: Vec<Call> = Vec::new();
+        let mut now = NOW;
+        for _ in 0..3_000 {
+            now = now.plus_ms(rng.below(1_500) as u64 * rng.below(2) as u64);
+            let open: Vec<usize> = (0..calls.len()).filter(|i| calls[*i].reservation.is_some()).collect();
+            if rng.below(2) == 0 || open.is_empty() {
+                let want = Want { output_is_charged, ..tokens(rng.below(300) as u64, rng.below(400) as u64) };
+                if let Ok(reservation) = ledger.reserve(&claims, &want, now) {
+                    let (prompt, output) = (want.prompt_tokens, want.output_tokens);
+                    let begun_ms = now.mono_ms;
+                    calls.push(Call {
+                        reservation: Some(reservation),
+                        begun_ms,
+                        ended_ms: u64::MAX,
+                        prompt,
+                        output,
+                    });
+                }
+            } else {
+                let place = open[rng.below(open.len())];
+                let call = &mut calls[place];
+                let reservation = call.reservation.take().expect("only open calls were listed");
+                call.ended_ms = now.mono_ms;
+                match rng.below(8) {
+                    0 => {
+                        ledger.release(reservation);
+                        calls.swap_remove(place);
+                    }
+                    1 => {
+                        (call.prompt, call.output) = (0, 0);
+                        if output_is_charged {
+                            call.output = reservation.output_tokens();
+                        }
+                        ledger.settle(reservation, Spent::default(), now);
+                    }
+                    _ => {
+                        call.prompt = rng.below(call.prompt as usize + 1) as u64;
+                        if !output_is_charged {
+                            call.output = rng.below(call.output as usize + 1) as u64;
+                        }
+                        ledger.settle(reservation, spent(call.prompt, call.output), now);
+                    }
+                }
+            }
+            let since = |ms: u64| (now.mono_ms + 1).saturating_sub(ms);
+            let begun_since = |ms: u64| calls.iter().filter(move |call| call.begun_ms >= ms);
+            assert!(begun_since(since(1_000)).count() as u64 <= rps, "rps, seed {seed}");
+            assert!(begun_since(since(MINUTE)).count() as u64 <= rpm, "rpm, seed {seed}");
+            let open = calls.iter().filter(|call| call.reservation.is_some()).count();
+            assert!(open <= concurrency, "concurrency, seed {seed}");
+            assert_eq!(ledger.in_flight(KEY) as usize, open, "seed {seed}");
+            let prompts: u64 = begun_since(since(MINUTE)).map(|call| call.prompt).sum();
+            let outputs =
+                || calls.iter().filter(|call| call.ended_ms >= since(MINUTE)).map(|call| call.output);
+            // A call alone in flight may be larger than the room that is left: then it alone overshoots.
+            let allowed = if output_is_charged { tpm } else { tpm + outputs().max().unwrap_or(0) };
+            assert!(prompts + outputs().sum::<u64>() <= allowed, "tpm, seed {seed}");
+            let used = ledger.used(&claims[0], Metric::Tpm, now);
+            assert!(used >= (prompts + outputs().sum::<u64>()) as f64, "under-counted, seed {seed}");
+        }
+        for reservation in calls.into_iter().filter_map(|call| call.reservation) {
+            ledger.release(reservation);
+        }
+        let quiet = now.plus_ms(2 * MINUTE);
+        assert_eq!(ledger.used(&claims[0], Metric::Tpm, quiet), 0.0, "nothing stays behind, seed {seed}");
+        assert_eq!(ledger.meters[&KEY].held.output_tokens, 0, "seed {seed}");
+    }
+
+    #[test]
+    fn no_interleaving_overspends() {
+        for seed in 0..60 {
+            never_overspends(seed, seed % 2 == 0);
+        }
+    }
+
+    /// The true time goes on steadily; the wall clock makes excursions of minutes to other days and back, and stands
+    /// in 1970 at times. The upstream counts days by the true time.
+    #[test]
+    fn clock_steps_neither_free_nor_freeze_a_day() {
+        for seed in 0..60 {
+            let mut rng = Rng::seeded(seed);
+            let limits = limits(&[(Metric::Rpd, 40.0)]);
+            let claims = claim(KEY, &limits);
+            let mut ledger = Ledger::new();
+            let mut truth = NOW;
+            assert_eq!(
+                ledger.room(&claims, &Want::default(), truth),
+                Room::Free,
+                "the first reading is right"
+            );
+            let (mut shift_ms, mut back_at) = (0i64, 0u64);
+            let mut today = Period::Day.index(UTC, truth.wall_ms);
+            // Calls of this day, and those of an excursion that began before it and lasted into it.
+            let (mut made, mut doubtful, mut astray) = (0u64, 0u64, 0u64);
+            for _ in 0..4_000 {
+                truth = truth.plus_ms(rng.below(4 * MINUTE as usize) as u64);
+                let day = Period::Day.index(UTC, truth.wall_ms);
+                if day != today {
+                    (today, made, doubtful) = (day, 0, astray);
+                }
+                // An excursion ends before ten minutes are over.
+                if shift_ms != 0 && truth.mono_ms >= back_at {
+                    (shift_ms, astray) = (0, 0);
+                } else if shift_ms == 0 && rng.below(12) == 0 {
+                    back_at = truth.mono_ms + 9 * MINUTE;
+                    shift_ms = match rng.below(3) {
+                        0 => -(truth.wall_ms as i64),
+                        1 => HOUR as i64 + rng.below(90 * DAY as usize) as i64,
+                        _ => -(HOUR as i64) - rng.below(90 * DAY as usize) as i64,
+                    };
+                }
+                let now = Now::at(truth.mono_ms, (truth.wall_ms as i64 + shift_ms).max(0) as u64);
+                if let Ok(reservation) = ledger.reserve(&claims, &Want::default(), now) {
+                    ledger.settle(reservation, Spent::default(), now);
+                    made += 1;
+                    astray += u64::from(shift_ms != 0);
+                    assert!(made <= 40, "overspent, seed {seed}");
+                } else if shift_ms == 0 {
+                    assert!(made + doubtful >= 40, "frozen at {made} + {doubtful}, seed {seed}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_behind_at_the_start_frees_nothing_when_it_is_set() {
+        let limits = limits(&[(Metric::Rpd, 2.0)]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        let behind = Now::at(NOW.mono_ms, NOW.wall_ms - 20 * HOUR);
+        for _ in 0..2 {
+            let reservation = ledger.reserve(&claims, &Want::default(), behind).expect("there is room");
+            ledger.settle(reservation, Spent::default(), behind);
+        }
+        for passed_ms in [MINUTE, 12 * MINUTE, 11 * HOUR] {
+            assert!(
+                ledger.reserve(&claims, &Want::default(), NOW.plus_ms(passed_ms)).is_err(),
+                "{passed_ms}"
+            );
+        }
+        assert!(ledger.reserve(&claims, &Want::default(), NOW.plus_ms(12 * HOUR)).is_ok());
+    }
+
+    #[test]
+    fn a_clock_set_back_over_midnight_keeps_the_day() {
+        let limits = limits(&[(Metric::Rpd, 2.0)]);
+        let claims = claim(KEY, &limits);
+        let mut ledger = Ledger::new();
+        let morning = NOW.plus_ms(13 * HOUR);
+        for _ in 0..2 {
+            let reservation = ledger.reserve(&claims, &Want::default(), morning).expect("there is room");
+            ledger.settle(reservation, Spent::default(), morning);
+        }
+        // Two hours back is yesterday. The step is first doubted, then believed; the count stays in either case.
+        for passed_ms in [1_000, 5 * MINUTE, 11 * MINUTE, 30 * MINUTE] {
+            let now = Now::at(morning.mono_ms + passed_ms, morning.wall_ms + passed_ms - 2 * HOUR);
+            assert!(ledger.reserve(&claims, &Want::default(), now).is_err(), "{passed_ms}");
+        }
+        let midnight = Now::at(morning.mono_ms + HOUR, morning.wall_ms - HOUR);
+        assert!(
+            ledger.reserve(&claims, &Want::default(), midnight).is_ok(),
+            "and the next midnight frees it"
+        );
     }
 }

@@ -2,9 +2,14 @@
 //! time comes in as [`Now`](crate::base::clock::Now).
 pub mod bench;
 pub mod ledger;
+mod meter;
+pub mod saved;
 mod wall;
 mod window;
 pub mod zone;
+
+pub use bench::{Bench, Benches, Cause, Term};
+pub use ledger::{Ledger, Reservation, Room, Spent, Want};
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Deref;

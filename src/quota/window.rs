@@ -2,6 +2,7 @@
 //! numbers (requests, tokens, millionths of a credit), so that adding and taking back is exact.
 use std::collections::VecDeque;
 
+use super::wall::Time;
 use super::zone::Period;
 use crate::catalog::provider::ResetZone;
 
@@ -28,6 +29,9 @@ pub struct Rolling {
 }
 
 impl Rolling {
+    /// More slots than this were never saved: all that count, the one in progress, and what is in flight.
+    pub const SLOTS_SAVED_MAX: usize = SLOTS_LONG as usize + 2;
+
     pub fn new(span_ms: u64) -> Rolling {
         Rolling { span_ms: span_ms.max(SLOTS_SHORT), sum: 0, slots: VecDeque::new() }
     }
@@ -151,68 +155,231 @@ pub struct Calendar {
     pub zone: ResetZone,
     /// The period that `count` belongs to; `None` until the wall clock was believed once.
     label: Option<i64>,
+    /// Monotonic time of the last count under the label; zero when that was before a restart.
+    labelled_ms: u64,
     count: u64,
-    /// What was used while the wall clock could not be believed. It belongs to the period in which that ends.
+    /// What was used while the wall clock could not be believed, and when that was last (monotonic). It gets its date
+    /// as soon as the clock is believed again.
     undated: u64,
+    undated_ms: u64,
 }
 
 impl Calendar {
     pub fn new(period: Period, zone: ResetZone) -> Calendar {
-        Calendar { period, zone, label: None, count: 0, undated: 0 }
+        Calendar { period, zone, label: None, labelled_ms: 0, count: 0, undated: 0, undated_ms: 0 }
     }
 
-    /// `wall_ms` is `None` while the clock cannot be believed, here as in all that follows.
-    pub fn add(&mut self, amount: u64, wall_ms: Option<u64>) {
-        self.settle_label(wall_ms);
-        let place = if wall_ms.is_some() { &mut self.count } else { &mut self.undated };
-        *place = place.saturating_add(amount.min(AMOUNT_MAX));
+    pub fn add(&mut self, amount: u64, time: Time) {
+        let amount = amount.min(AMOUNT_MAX);
+        match time.wall_ms {
+            Some(wall_ms) => {
+                self.count = self.used(time).saturating_add(amount);
+                self.undated = 0;
+                self.label = Some(self.period.index(self.zone, wall_ms));
+                self.labelled_ms = time.mono_ms;
+            }
+            None => {
+                self.undated = self.undated.saturating_add(amount);
+                self.undated_ms = time.mono_ms;
+            }
+        }
     }
 
-    /// Takes back what was added at `at_wall_ms`, if it still counts. When in doubt it goes on counting.
-    pub fn take_back(&mut self, amount: u64, at_wall_ms: Option<u64>) {
-        match (at_wall_ms, self.label) {
+    /// Takes back what was added at `at`, if it still counts. When in doubt it goes on counting.
+    pub fn take_back(&mut self, amount: u64, at: Time) {
+        match (at.wall_ms, self.label) {
             (None, _) => self.undated = self.undated.saturating_sub(amount),
-            (Some(at), Some(label)) if self.period.index(self.zone, at) >= label => {
+            (Some(wall_ms), Some(label)) if self.period.index(self.zone, wall_ms) >= label => {
                 self.count = self.count.saturating_sub(amount);
             }
             _ => {}
         }
     }
 
-    /// A later period begins at zero. An earlier one means that the label was wrong: what was counted stays, and is
-    /// freed at the right border now.
-    fn settle_label(&mut self, wall_ms: Option<u64>) {
-        let Some(wall_ms) = wall_ms else { return };
+    pub fn used(&self, time: Time) -> u64 {
+        let Some(wall_ms) = time.wall_ms else { return self.count.saturating_add(self.undated) };
         let here = self.period.index(self.zone, wall_ms);
-        if self.label.is_none_or(|label| here > label) {
-            self.count = 0;
-        }
-        self.label = Some(here);
-        self.count = self.count.saturating_add(self.undated);
-        self.undated = 0;
+        let dated = match self.label {
+            Some(label) if self.label_at(label, wall_ms, time) >= here => self.count,
+            _ => 0,
+        };
+        // Now that the clock is right, what was used without a date has one.
+        let undated = if self.index_at(self.undated_ms, wall_ms, time) >= here { self.undated } else { 0 };
+        dated.saturating_add(undated)
     }
 
-    pub fn used(&self, wall_ms: Option<u64>) -> u64 {
-        let begun_anew = match (wall_ms, self.label) {
-            (Some(wall_ms), Some(label)) => self.period.index(self.zone, wall_ms) > label,
-            _ => false,
-        };
-        if begun_anew { self.undated } else { self.count.saturating_add(self.undated) }
+    /// The label, corrected when the clock turned out to have been wrong since it was set. The monotonic clock knows
+    /// how long ago that was, so it knows the right date; only for what was counted before a restart it does not, and
+    /// then a date after the step is taken for the date of the step.
+    fn label_at(&self, label: i64, wall_ms: u64, time: Time) -> i64 {
+        if self.labelled_ms >= time.stepped.mono_ms {
+            label
+        } else if self.labelled_ms == 0 {
+            label.min(self.period.index(self.zone, time.stepped.wall_ms))
+        } else {
+            self.index_at(self.labelled_ms, wall_ms, time)
+        }
+    }
+
+    /// The period of a past monotonic instant, by the clock of now.
+    fn index_at(&self, mono_ms: u64, wall_ms: u64, time: Time) -> i64 {
+        self.period.index(self.zone, wall_ms.saturating_sub(time.mono_ms.saturating_sub(mono_ms)))
     }
 
     /// How long until the counter begins anew; a whole period while the clock cannot be believed.
-    pub fn wait_ms(&self, wall_ms: Option<u64>) -> u64 {
-        wall_ms.map_or(self.period.longest_ms(), |wall_ms| self.period.rest_ms(self.zone, wall_ms))
+    pub fn wait_ms(&self, time: Time) -> u64 {
+        time.wall_ms.map_or(self.period.longest_ms(), |wall_ms| self.period.rest_ms(self.zone, wall_ms))
     }
 
     /// The label and all that is counted under it, for saving.
-    pub fn saved(&self) -> (Option<i64>, u64) {
-        (self.label, self.count.saturating_add(self.undated))
+    pub fn saved(&self, time: Time) -> (Option<i64>, u64) {
+        match time.wall_ms {
+            Some(wall_ms) => (Some(self.period.index(self.zone, wall_ms)), self.used(time)),
+            None => (self.label, self.used(time)),
+        }
     }
 
-    pub fn restore(&mut self, label: Option<i64>, count: u64) {
-        let count = count.min(AMOUNT_MAX);
+    /// Takes in what was [`saved`](Calendar::saved). Without a label it counts as of now.
+    pub fn restore(&mut self, label: Option<i64>, used: u64, time: Time) {
+        let used = used.min(AMOUNT_MAX);
         self.label = label;
-        (self.count, self.undated) = if label.is_some() { (count, 0) } else { (0, count) };
+        self.labelled_ms = 0;
+        (self.count, self.undated) = if label.is_some() { (used, 0) } else { (0, used) };
+        self.undated_ms = time.mono_ms;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::clock::Now;
+    use crate::base::rng::Rng;
+    use crate::quota::zone::Period;
+
+    const MINUTE: u64 = 60_000;
+    const DAY: u64 = 24 * 60 * MINUTE;
+    const UTC: ResetZone = ResetZone::Fixed(0);
+
+    #[test]
+    fn a_slot_counts_until_its_last_instant_is_a_whole_span_old() {
+        let mut window = Rolling::new(MINUTE);
+        window.add(1, 3_600_999);
+        assert_eq!(window.used(3_600_999 + 59_001), 1, "an event at .999 must not go after 59.001 s");
+        assert_eq!(window.used(3_600_999 + 60_000), 1);
+        assert_eq!(window.used(3_661_000), 0);
+        assert_eq!(window.wait_ms(1, 3_600_999), Some(60_001));
+        assert_eq!(window.wait_ms(2, 3_600_999), None);
+    }
+
+    #[test]
+    fn the_wait_is_for_enough_room_and_not_for_the_oldest_event() {
+        let mut window = Rolling::new(MINUTE);
+        (0..10).for_each(|i| window.add(1, 3_600_000 + i * 5_000));
+        let now_ms = 3_600_000 + 50_000;
+        assert_eq!(window.wait_ms(1, now_ms), Some(11_000));
+        assert_eq!(window.wait_ms(4, now_ms), Some(26_000));
+        assert_eq!(window.wait_ms(10, now_ms), Some(56_000));
+    }
+
+    /// Against a list of single events: never less than the last `span` holds, never more than one slot longer holds,
+    /// and the wait is exact.
+    #[test]
+    fn rolling_windows_never_count_too_little() {
+        for (seed, span_ms) in (0..40).zip([1_000, MINUTE, 60 * MINUTE, DAY, 31 * DAY].into_iter().cycle()) {
+            let mut rng = Rng::seeded(seed);
+            let mut window = Rolling::new(span_ms);
+            let mut events: Vec<(u64, u64)> = Vec::new();
+            let mut now_ms = 3_600_000;
+            for _ in 0..2_000 {
+                now_ms += rng.below(span_ms as usize / 20) as u64 * rng.below(2) as u64;
+                match rng.below(3) {
+                    0 if !events.is_empty() => {
+                        let place = rng.below(events.len());
+                        let (at, amount) = events.swap_remove(place);
+                        window.take_back(amount, at);
+                    }
+                    _ => {
+                        let amount = rng.below(50) as u64;
+                        window.add(amount, now_ms);
+                        events.push((now_ms, amount));
+                    }
+                }
+                let within = |ms: u64| -> u64 {
+                    events.iter().filter(|(at, _)| at + ms > now_ms).map(|(_, amount)| amount).sum()
+                };
+                let used = window.used(now_ms);
+                assert!(used >= within(span_ms), "seed {seed} at {now_ms}: {used}");
+                assert!(used <= within(span_ms + window.slot_ms() + 60), "seed {seed} at {now_ms}: {used}");
+                if used > 0 {
+                    let amount = 1 + rng.below(used as usize) as u64;
+                    let wait_ms = window.wait_ms(amount, now_ms).expect("that much is used");
+                    assert!(window.used(now_ms + wait_ms) <= used - amount, "seed {seed}");
+                    assert!(window.used(now_ms + wait_ms - 1) > used - amount, "seed {seed}");
+                }
+                assert!(window.slots.len() <= 61, "memory is bounded");
+            }
+        }
+    }
+
+    /// `None` for a clock that cannot be believed; monotonic time goes on with it from noon of the first day.
+    fn time(after_noon_ms: u64, wall_ms: Option<u64>) -> Time {
+        Time { mono_ms: 3_600_000 + after_noon_ms, wall_ms, stepped: Now::default() }
+    }
+
+    const NOON: u64 = super::super::wall::EARLIEST_WALL_MS + DAY / 2;
+
+    fn believed(after_noon_ms: u64) -> Time {
+        time(after_noon_ms, Some(NOON + after_noon_ms))
+    }
+
+    #[test]
+    fn calendar_windows_begin_anew_at_the_border() {
+        let mut window = Calendar::new(Period::Day, UTC);
+        window.add(5, believed(0));
+        assert_eq!(window.used(believed(DAY / 2 - 1)), 5);
+        assert_eq!(window.used(believed(DAY / 2)), 0);
+        assert_eq!(window.wait_ms(believed(0)), DAY / 2);
+        window.add(2, believed(DAY));
+        window.take_back(5, believed(0));
+        assert_eq!(window.used(believed(DAY)), 2, "what belongs to yesterday gives nothing back today");
+        window.take_back(1, believed(DAY));
+        assert_eq!(window.used(believed(DAY)), 1);
+    }
+
+    #[test]
+    fn what_is_used_under_an_unset_clock_is_dated_later() {
+        let mut window = Calendar::new(Period::Day, UTC);
+        window.add(5, believed(0));
+        window.add(3, time(1_000, None));
+        assert_eq!(window.used(time(1_000, None)), 8);
+        assert_eq!(window.used(believed(2_000)), 8);
+        assert_eq!(window.used(believed(DAY)), 0, "all of it was yesterday");
+        // The clock comes back and says that two days have passed: the five are over, the three were just now.
+        let ahead = |ms: u64| time(ms, Some(NOON + 2 * DAY + ms));
+        assert_eq!(window.used(ahead(2_000)), 3);
+        window.add(1, ahead(2_000));
+        assert_eq!(window.used(ahead(2_000)), 4);
+    }
+
+    #[test]
+    fn a_wrong_date_is_corrected_and_the_count_stays() {
+        for wrong in [NOON + 40 * DAY, NOON - 40 * DAY] {
+            let mut window = Calendar::new(Period::Day, UTC);
+            window.add(4, time(0, Some(wrong)));
+            corrected(window);
+        }
+        let mut restored = Calendar::new(Period::Day, UTC);
+        restored.restore(Some(Period::Day.index(UTC, NOON + 40 * DAY)), 4, time(0, Some(NOON)));
+        corrected(restored);
+    }
+
+    /// Four were counted at noon under another date; a second later the clock is right.
+    fn corrected(mut window: Calendar) {
+        let stepped = Now::at(3_600_000 + 1_000, NOON + 1_000);
+        let after = |ms: u64| Time { stepped, ..believed(ms) };
+        assert_eq!(window.used(after(1_000)), 4);
+        assert_eq!(window.used(after(DAY / 2)), 0, "the right midnight frees it");
+        window.add(1, after(2_000));
+        assert_eq!((window.used(after(3_000)), window.used(after(DAY / 2))), (5, 0));
     }
 }

@@ -1,0 +1,299 @@
+//! The counters of one scope, and whether a call fits under one limit.
+use super::ledger::Want;
+use super::wall::Time;
+use super::window::{AMOUNT_MAX, Calendar, Rolling};
+use super::zone::Period;
+use crate::catalog::provider::{Limit, Metric, ResetZone, WindowKind};
+
+/// Counters of one scope: every metric in both kinds of window. Older ones go when limits change again and again.
+pub const COUNTERS_MAX: usize = 2 * Metric::ALL.len();
+
+/// Credits are counted in millionths, so that sums stay exact.
+const CREDIT: f64 = 1_000_000.0;
+
+/// Whether a call fits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Room {
+    Free,
+    /// Not now. `retry_in_ms` is how long until enough has run out; `None` when that depends on a call in flight.
+    Full {
+        metric: Metric,
+        used: f64,
+        limit: f64,
+        retry_in_ms: Option<u64>,
+    },
+    /// Not ever: the limit is smaller than this one call.
+    Never {
+        metric: Metric,
+        limit: f64,
+    },
+}
+
+/// The counters of one scope, one per limit that it was ever held against.
+#[derive(Clone, Debug, Default)]
+pub struct Meter {
+    pub in_flight: u32,
+    pub held: Held,
+    pub counters: Vec<Counter>,
+    /// The ledger's version at the last change.
+    pub version: u64,
+}
+
+/// What calls in flight may still use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    pub output_tokens: u64,
+    pub credit_parts: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Counter {
+    pub metric: Metric,
+    pub window: Window,
+}
+
+#[derive(Clone, Debug)]
+pub enum Window {
+    Rolling(Rolling),
+    Calendar(Calendar),
+}
+
+/// What a metric counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Requests,
+    Tokens,
+    Credits,
+    InFlight,
+}
+
+/// A [`Want`] in whole numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Amounts {
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+    pub credit_parts: u64,
+    pub prompt_credit_parts: u64,
+}
+
+/// A limit, ready to be compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    pub metric: Metric,
+    pub unit: Unit,
+    pub span: Span,
+    pub max: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    Rolling { span_ms: u64 },
+    Calendar(Period),
+}
+
+/// The longest rolling window.
+pub const SPAN_MAX_MS: u64 = 366 * 24 * 3_600_000;
+
+/// What a metric counts, and over which period.
+pub const fn measure(metric: Metric) -> (Unit, Period) {
+    match metric {
+        Metric::Rps => (Unit::Requests, Period::Second),
+        Metric::Rpm => (Unit::Requests, Period::Minute),
+        Metric::Rph => (Unit::Requests, Period::Hour),
+        Metric::Rpd => (Unit::Requests, Period::Day),
+        Metric::Rpmo => (Unit::Requests, Period::Month),
+        Metric::Tpm => (Unit::Tokens, Period::Minute),
+        Metric::Tph => (Unit::Tokens, Period::Hour),
+        Metric::Tpd => (Unit::Tokens, Period::Day),
+        Metric::Tpmo => (Unit::Tokens, Period::Month),
+        Metric::CreditsPerDay => (Unit::Credits, Period::Day),
+        Metric::Concurrency => (Unit::InFlight, Period::Second),
+    }
+}
+
+impl Rule {
+    pub fn of(metric: Metric, limit: Limit) -> Rule {
+        let (unit, period) = measure(metric);
+        let whole = if unit == Unit::Credits { limit.amount * CREDIT } else { limit.amount };
+        let span = match limit.window {
+            WindowKind::Calendar => Span::Calendar(period),
+            // Half a request a second is one request in two seconds.
+            WindowKind::Rolling if unit == Unit::Requests && limit.amount > 0.0 && limit.amount < 1.0 => {
+                let span_ms = (period.longest_ms() as f64 / limit.amount).ceil() as u64;
+                return Rule {
+                    metric,
+                    unit,
+                    span: Span::Rolling { span_ms: span_ms.min(SPAN_MAX_MS) },
+                    max: 1,
+                };
+            }
+            WindowKind::Rolling => Span::Rolling { span_ms: period.longest_ms() },
+        };
+        // The cast takes NaN and negative numbers to zero, and cuts above the largest.
+        Rule { metric, unit, span, max: whole as u64 }
+    }
+
+    /// An amount in the unit that limits are written in.
+    pub fn shown(&self, amount: u64) -> f64 {
+        shown(self.unit, amount)
+    }
+
+    pub fn is(&self, counter: &Counter) -> bool {
+        counter.metric == self.metric
+            && match (&counter.window, self.span) {
+                (Window::Rolling(window), Span::Rolling { span_ms }) => window.span_ms() == span_ms,
+                (Window::Calendar(_), Span::Calendar(_)) => true,
+                _ => false,
+            }
+    }
+}
+
+pub fn shown(unit: Unit, amount: u64) -> f64 {
+    if unit == Unit::Credits { amount as f64 / CREDIT } else { amount as f64 }
+}
+
+pub fn credit_parts(credits: f64) -> u64 {
+    // The cast takes NaN and negative numbers to zero: nothing is ever refunded that way.
+    ((credits * CREDIT).ceil() as u64).min(AMOUNT_MAX)
+}
+
+impl Amounts {
+    pub fn of(want: &Want) -> Amounts {
+        let credit_parts_all = credit_parts(want.credits);
+        Amounts {
+            prompt_tokens: want.prompt_tokens.min(AMOUNT_MAX),
+            output_tokens: want.output_tokens.min(AMOUNT_MAX),
+            credit_parts: credit_parts_all,
+            prompt_credit_parts: credit_parts(want.prompt_credits).min(credit_parts_all),
+        }
+    }
+
+    /// All that is wanted of a unit, and the part of it that is certain.
+    pub fn of_unit(&self, unit: Unit, output_is_charged: bool) -> (u64, u64) {
+        match unit {
+            Unit::Requests | Unit::InFlight => (1, 1),
+            Unit::Tokens if output_is_charged => {
+                (self.prompt_tokens + self.output_tokens, self.prompt_tokens + self.output_tokens)
+            }
+            Unit::Tokens => (self.prompt_tokens + self.output_tokens, self.prompt_tokens),
+            Unit::Credits if output_is_charged => (self.credit_parts, self.credit_parts),
+            Unit::Credits => (self.credit_parts, self.prompt_credit_parts),
+        }
+    }
+}
+
+impl Window {
+    pub fn of(span: Span, zone: ResetZone) -> Window {
+        match span {
+            Span::Rolling { span_ms } => Window::Rolling(Rolling::new(span_ms)),
+            Span::Calendar(period) => Window::Calendar(Calendar::new(period, zone)),
+        }
+    }
+
+    pub fn used(&self, time: Time) -> u64 {
+        match self {
+            Window::Rolling(window) => window.used(time.mono_ms),
+            Window::Calendar(window) => window.used(time),
+        }
+    }
+
+    pub fn add(&mut self, amount: u64, time: Time) {
+        match self {
+            Window::Rolling(window) => window.add(amount, time.mono_ms),
+            Window::Calendar(window) => window.add(amount, time),
+        }
+    }
+
+    pub fn take_back(&mut self, amount: u64, at: Time) {
+        match self {
+            Window::Rolling(window) => window.take_back(amount, at.mono_ms),
+            Window::Calendar(window) => window.take_back(amount, at),
+        }
+    }
+
+    /// How long until `amount` has run out of what is used.
+    pub fn wait_ms(&self, amount: u64, time: Time) -> Option<u64> {
+        match self {
+            Window::Rolling(window) => window.wait_ms(amount, time.mono_ms),
+            Window::Calendar(window) => (amount <= window.used(time)).then(|| window.wait_ms(time)),
+        }
+    }
+}
+
+impl Meter {
+    pub fn held_of(&self, unit: Unit) -> u64 {
+        match unit {
+            Unit::Requests => 0,
+            Unit::Tokens => self.held.output_tokens,
+            Unit::Credits => self.held.credit_parts,
+            Unit::InFlight => u64::from(self.in_flight),
+        }
+    }
+
+    pub fn counter(&self, rule: &Rule) -> Option<&Window> {
+        self.counters.iter().find(|counter| rule.is(counter)).map(|counter| &counter.window)
+    }
+
+    /// Makes the counter of a rule if it is missing, and moves a calendar one to the provider's present zone.
+    pub fn prepare(&mut self, rule: &Rule, zone: ResetZone) {
+        if rule.unit == Unit::InFlight {
+            return;
+        }
+        match self.counters.iter_mut().find(|counter| rule.is(counter)) {
+            Some(Counter { window: Window::Calendar(window), .. }) => window.zone = zone,
+            Some(_) => {}
+            None => {
+                if self.counters.len() >= COUNTERS_MAX {
+                    self.counters.remove(0);
+                }
+                self.counters.push(Counter { metric: rule.metric, window: Window::of(rule.span, zone) });
+            }
+        }
+    }
+
+    pub fn add(&mut self, unit: Unit, amount: u64, time: Time) {
+        for counter in self.counters.iter_mut().filter(|counter| measure(counter.metric).0 == unit) {
+            counter.window.add(amount, time);
+        }
+    }
+
+    pub fn take_back(&mut self, unit: Unit, amount: u64, at: Time) {
+        for counter in self.counters.iter_mut().filter(|counter| measure(counter.metric).0 == unit) {
+            counter.window.take_back(amount, at);
+        }
+    }
+
+    pub fn idle(&self, time: Time) -> bool {
+        self.in_flight == 0 && self.counters.iter().all(|counter| counter.window.used(time) == 0)
+    }
+
+    /// Whether `amounts` fit under one rule.
+    pub fn room(&self, rule: &Rule, amounts: &Amounts, output_is_charged: bool, time: Time) -> Room {
+        let (all, certain) = amounts.of_unit(rule.unit, output_is_charged);
+        let limit = rule.shown(rule.max);
+        if certain > rule.max {
+            return Room::Never { metric: rule.metric, limit };
+        }
+        let held = self.held_of(rule.unit);
+        let window = self.counter(rule);
+        let alone = self.in_flight == 0;
+        let needed = if alone { all.min(certain) } else { all };
+        // Most windows are far from full, and their sum is known without a look at the single slots.
+        if let Some(Window::Rolling(rolling)) = window {
+            if rolling.used_at_most() + held + needed <= rule.max {
+                return Room::Free;
+            }
+        }
+        let counted = window.map_or(0, |window| window.used(time));
+        let used = counted + held;
+        if used + needed <= rule.max {
+            return Room::Free;
+        }
+        // What is larger than the limit as a whole fits once nothing else is in flight and the certain part does.
+        let aim = if all <= rule.max { needed } else { certain };
+        let excess = (used + aim).saturating_sub(rule.max);
+        let retry_in_ms =
+            if excess == 0 { None } else { window.and_then(|window| window.wait_ms(excess, time)) };
+        Room::Full { metric: rule.metric, used: rule.shown(used), limit, retry_in_ms }
+    }
+}
