@@ -5,5 +5,6 @@ pub mod wire;
 pub mod catalog;
 
 pub mod quota;
+pub mod route;
 
 pub mod upstream;

@@ -1,0 +1,2 @@
+pub mod waits;
+pub mod words;
