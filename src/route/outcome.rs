@@ -255,7 +255,8 @@ fn carried_status(error: &UpstreamError, provider: &Provider) -> Option<u16> {
     if words::says_no_route(error) {
         return Some(404);
     }
-    let by_word = words::own_meaning(error, &provider.quirks.error_words).or_else(|| words::code_meaning(error));
+    let by_word =
+        words::own_meaning(error, &provider.quirks.error_words).or_else(|| words::code_meaning(error));
     let of_word = |word| match word {
         ErrorWord::Auth => 401,
         ErrorWord::Credit => 402,
@@ -385,7 +386,8 @@ fn rate_limit(
     };
     failure.class = Class::QuotaSpent;
     // Google sends a delay of seconds together with the id of a daily quota: what the id says is true.
-    let believed = wait.filter(|wait| !by_id || matches!(wait.source, Source::Header | Source::RepeatedHeader));
+    let believed =
+        wait.filter(|wait| !by_id || matches!(wait.source, Source::Header | Source::RepeatedHeader));
     failure.wait_ms = Some(match (believed, span) {
         (Some(wait), _) => wait.ms,
         (None, Span::Day) => until_reset_ms(signal.provider, now),
