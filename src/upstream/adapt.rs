@@ -249,6 +249,7 @@ mod tests {
             paid_equivalent: None,
             source: ModelSource::Declared,
             dimensions: None,
+            standing: Standing::Free,
         }
     }
 

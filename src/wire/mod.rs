@@ -34,5 +34,8 @@ pub mod completion;
 pub mod fold;
 pub mod whole_calls;
 
+// What upstreams say when they do not answer.
+pub mod upstream_error;
+
 #[cfg(test)]
 pub mod hostile;

@@ -1,0 +1,633 @@
+//! The failover machine of one request, fed by its driver: `next` chooses and reserves, `report` judges what became of
+//! it. The second half of the blame table stands in [`Failover::punish`] and [`Failover::go_on`].
+//!
+//! What it promises, whatever upstreams do: at most [`CALLS_MAX`] upstream calls, at most `max_attempts` different
+//! models, none begun after the budget; nobody is called who sits on a bench or has no room; every reservation that
+//! comes back is settled.
+use std::sync::Arc;
+
+use super::live::Live;
+use super::outcome::{Class, Failure, Outcome};
+use super::plan::{Ask, Blocked, Obstacle, Order, View, key_scopes};
+use crate::base::clock::Now;
+use crate::catalog::provider::{Key, Model, Provider};
+use crate::catalog::settings::{BenchSteps, Settings, Strategy};
+use crate::catalog::{Catalog, ModelIx};
+use crate::quota::bench::{LOCAL_STEPS, Term};
+use crate::quota::ledger::credits;
+use crate::quota::{Cause, Claims, Reservation, Scope, Spent, Want};
+
+/// Upstream calls for one request, those with another key or fewer fields included.
+pub const CALLS_MAX: u32 = 20;
+/// Models of one provider that may say 429 to one request before another provider is asked.
+const LIMITED_MODELS_MAX: usize = 2;
+/// Empty answers before a request gives up.
+const EMPTY_MAX: u32 = 2;
+/// Times that fields are left out for one model.
+const DROPS_MAX: u32 = 3;
+/// Answers that are none before a model is benched for them.
+const FREE_STRIKES: u32 = 2;
+/// A key that is rate-limited at so many models is benched as a whole, ...
+const LIMITED_KEY_MODELS: usize = 3;
+/// ... and so is one that is forbidden to use so many.
+const FORBIDDEN_KEY_MODELS: usize = 2;
+
+/// What the owner set.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Attempts at different models.
+    pub max_attempts: u32,
+    /// From admission to the commit.
+    pub budget_ms: u64,
+    /// By the place of the cause in [`Cause::ALL`].
+    steps: [BenchSteps; Cause::ALL.len()],
+}
+
+impl Policy {
+    pub fn new(settings: &Settings) -> Policy {
+        let mut steps = Cause::ALL.map(Cause::steps);
+        for (place, cause) in Cause::ALL.into_iter().enumerate() {
+            if cause == Cause::RateLimit {
+                steps[place].first_ms = settings.cooldown_ms;
+            }
+            if let Some(own) = settings.failover.bench.get(cause.name()) {
+                steps[place] = *own;
+            }
+            steps[place].cap_ms = steps[place].cap_ms.max(steps[place].first_ms);
+        }
+        Policy { max_attempts: settings.max_attempts, budget_ms: settings.failover.budget_ms, steps }
+    }
+
+    fn steps(&self, cause: Cause) -> BenchSteps {
+        let place = Cause::ALL.iter().position(|known| *known == cause);
+        place.and_then(|place| self.steps.get(place)).copied().unwrap_or(cause.steps())
+    }
+}
+
+/// One upstream call that is to be made now.
+#[derive(Debug)]
+#[must_use = "an attempt holds a reservation until it is reported"]
+pub struct Attempt {
+    pub at: ModelIx,
+    /// Place in the provider's key pool.
+    pub key: usize,
+    /// Counts upstream calls of the request from 1.
+    pub number: u32,
+    pub began: Now,
+    /// Monotonic: the end of the request's budget, which holds until the commit.
+    pub deadline_ms: u64,
+    /// Fields to leave out of the body.
+    pub drops: Vec<String>,
+    /// For streams that turn out longer than expected, see `Ledger::top_up`.
+    pub reservation: Reservation,
+    committed: bool,
+}
+
+/// A failed attempt, for the trail, the log and the last answer.
+#[derive(Clone, Debug)]
+pub struct Hop {
+    pub at: ModelIx,
+    pub key: usize,
+    pub took_ms: u64,
+    pub failure: Failure,
+}
+
+/// What to do now.
+#[derive(Debug)]
+pub enum Next {
+    Try(Attempt),
+    GiveUp(Dead),
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub struct Dead {
+    pub end: DeadEnd,
+    /// Every resolved model that cannot be called now, this request's own failures among them where a bench came of
+    /// it. Empty when the end says it all.
+    pub blocked: Vec<Blocked>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadEnd {
+    ClientLeft,
+    /// The last hop's error is the client's to see.
+    Returned,
+    /// Nobody could be asked.
+    Blocked,
+    /// Somebody was asked, nobody answered.
+    Failed,
+    /// The box has no network.
+    Offline,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Failover {
+    order: Arc<Order>,
+    ask: Ask,
+    policy: Policy,
+    strategy: Strategy,
+    /// One exact model was asked for: when it does not exist, the client has to know.
+    pinned: bool,
+    turn: usize,
+    began: Now,
+    calls: u32,
+    /// Models tried, each once.
+    tried: Vec<ModelIx>,
+    /// What this request uses no more.
+    out: Vec<Scope>,
+    /// Models that said 429 to it.
+    limited: Vec<ModelIx>,
+    /// The model whose next key comes first.
+    same: Option<ModelIx>,
+    /// The very same call again, with fewer fields.
+    again: Option<(ModelIx, usize)>,
+    drops: Vec<(ModelIx, String)>,
+    window_above: Option<u64>,
+    empty: u32,
+    end: Option<DeadEnd>,
+    hops: Vec<Hop>,
+}
+
+/// How a request is to be routed, besides what it needs.
+#[derive(Clone, Debug)]
+pub struct Manner<'a> {
+    /// The resolution's, for its round.
+    pub route: &'a str,
+    pub strategy: Strategy,
+    /// Whether the order is the client's or the owner's own.
+    pub keep_order: bool,
+    /// One exact model was asked for.
+    pub pinned: bool,
+}
+
+impl Failover {
+    pub fn new(
+        order: Arc<Order>,
+        ask: Ask,
+        policy: Policy,
+        manner: &Manner<'_>,
+        live: &mut Live,
+        now: Now,
+    ) -> Failover {
+        let strategy = if manner.keep_order { Strategy::Priority } else { manner.strategy };
+        let turn = if strategy == Strategy::RoundRobin { live.take_turn(manner.route) } else { 0 };
+        Failover {
+            order,
+            ask,
+            policy,
+            strategy,
+            pinned: manner.pinned,
+            turn,
+            began: now,
+            calls: 0,
+            tried: Vec::new(),
+            out: Vec::new(),
+            limited: Vec::new(),
+            same: None,
+            again: None,
+            drops: Vec::new(),
+            window_above: None,
+            empty: 0,
+            end: None,
+            hops: Vec::new(),
+        }
+    }
+
+    /// Failed attempts so far, in order.
+    pub fn hops(&self) -> &[Hop] {
+        &self.hops
+    }
+
+    /// Upstream calls so far, for `x-freeway-attempts`.
+    pub fn calls(&self) -> u32 {
+        self.calls
+    }
+
+    /// Monotonic: no attempt begins after this.
+    pub fn deadline_ms(&self) -> u64 {
+        self.began.mono_ms.saturating_add(self.policy.budget_ms)
+    }
+
+    /// Chooses whom to call and reserves the quota for it, in one step. May be asked again after `GiveUp`, for a request
+    /// that is allowed to wait.
+    pub fn next(&mut self, catalog: &Catalog, live: &mut Live, now: Now) -> Next {
+        if self.end.is_none() && self.calls < CALLS_MAX && now.mono_ms < self.deadline_ms() {
+            if let Some((at, key)) = self.choose(catalog, live, now) {
+                return Next::Try(self.begin(catalog, live, at, key, now));
+            }
+        }
+        Next::GiveUp(self.dead(catalog, live, now))
+    }
+
+    fn view<'a>(&'a self, catalog: &'a Catalog, live: &'a Live, out: &'a [Scope], now: Now) -> View<'a> {
+        View { catalog, live, ask: &self.ask, out, window_above: self.window_above, now }
+    }
+
+    fn choose(&mut self, catalog: &Catalog, live: &Live, now: Now) -> Option<(ModelIx, usize)> {
+        let (again, same) = (self.again.take(), self.same.take());
+        let view = self.view(catalog, live, &self.out, now);
+        if let Some((at, key)) = again {
+            let (provider, model) = (catalog.provider(at), catalog.model(at));
+            let want = self.want(live, provider, model);
+            if view.key_obstacle(provider, model, key, &want).is_none() {
+                return Some((at, key));
+            }
+        }
+        if let Some(found) = same.and_then(|at| Some((at, view.key_for(at).ok()?))) {
+            return Some(found);
+        }
+        let more_models = self.tried.len() < self.policy.max_attempts as usize;
+        let allowed = |at: &ModelIx| {
+            let limited = self.limited.iter().filter(|known| known.provider == at.provider).count();
+            limited < LIMITED_MODELS_MAX && (more_models || self.tried.contains(at))
+        };
+        view.ranking(&self.order, self.strategy, self.turn)
+            .filter_map(|place| self.order.ready.get(place).copied())
+            .filter(allowed)
+            .find_map(|at| Some((at, view.key_for(at).ok()?)))
+    }
+
+    fn want(&self, live: &Live, provider: &Provider, model: &Model) -> Want {
+        Want::of_call(&live.ledger, provider, model, self.ask.prompt_tokens, self.ask.max_output)
+    }
+
+    fn begin(&mut self, catalog: &Catalog, live: &mut Live, at: ModelIx, key: usize, now: Now) -> Attempt {
+        let (provider, model) = (catalog.provider(at), catalog.model(at));
+        let want = self.want(live, provider, model);
+        let claims = Claims::of_call(provider, &provider.keys[key], model);
+        let reservation = live.ledger.reserve_anyway(&claims, &want, now);
+        live.key_used(provider.slot, key);
+        live.speeds.trying(provider.slot, now);
+        if !provider.local {
+            live.network.calling(now);
+        }
+        self.calls += 1;
+        if !self.tried.contains(&at) {
+            self.tried.push(at);
+        }
+        let own = self.drops.iter().filter(|(model, _)| *model == at).map(|(_, field)| field.clone());
+        let mut drops = live.lessons.refused(model.slot, now).to_vec();
+        drops.extend(own);
+        Attempt {
+            at,
+            key,
+            number: self.calls,
+            began: now,
+            deadline_ms: self.deadline_ms(),
+            drops,
+            reservation,
+            committed: false,
+        }
+    }
+
+    /// The first delta of a stream is there.
+    pub fn committed(&self, catalog: &Catalog, live: &mut Live, attempt: &mut Attempt, now: Now) {
+        let (provider, model) = (catalog.provider(attempt.at), catalog.model(attempt.at));
+        let took_ms = now.mono_ms.saturating_sub(attempt.began.mono_ms);
+        live.speeds.answered(provider.slot, model.slot, self.ask.answer, took_ms, now);
+        if !provider.local {
+            live.network.reached();
+        }
+        attempt.committed = true;
+    }
+
+    /// Takes an attempt back: settles its reservation, benches whom the outcome blames, and decides how this request
+    /// goes on, which the following `next` tells. `spent` is what the upstream said that it used, or our estimate of
+    /// it; `has_field` tells whether the request has a top-level field.
+    pub fn report(
+        &mut self,
+        catalog: &Catalog,
+        live: &mut Live,
+        attempt: Attempt,
+        outcome: Outcome,
+        spent: Spent,
+        has_field: &dyn Fn(&str) -> bool,
+        now: Now,
+    ) {
+        let (at, key) = (attempt.at, attempt.key);
+        let (provider, model) = (catalog.provider(at), catalog.model(at));
+        let alone = live.lately.only_it_fails(provider.slot, model.slot, now);
+        let call = Call { provider, model, key: &provider.keys[key], alone, began: attempt.began, now };
+        let took_ms = now.mono_ms.saturating_sub(attempt.began.mono_ms);
+        match outcome {
+            Outcome::Served { exhausted_ms } => {
+                settle(live, &call, attempt.reservation, spent);
+                if !attempt.committed {
+                    live.speeds.answered(call.provider.slot, call.model.slot, self.ask.answer, took_ms, now);
+                }
+                self.served(live, &call, at, exhausted_ms);
+                live.ledger.record_output(call.model.slot, spent.output_tokens);
+            }
+            Outcome::ClientLeft => {
+                settle(live, &call, attempt.reservation, spent);
+                self.end = Some(DeadEnd::ClientLeft);
+            }
+            Outcome::Failed(failure) => {
+                if failure.reached {
+                    settle(live, &call, attempt.reservation, spent);
+                } else {
+                    live.ledger.release(attempt.reservation);
+                }
+                self.failed(live, &call, &failure, took_ms);
+                self.go_on(live, &call, at, key, &failure, has_field);
+                self.hops.push(Hop { at, key, took_ms, failure: *failure });
+            }
+        }
+    }
+
+    fn served(&mut self, live: &mut Live, call: &Call<'_>, at: ModelIx, exhausted_ms: Option<u64>) {
+        let mut scopes = vec![Scope::Provider(call.provider.slot), Scope::Model(call.model.slot)];
+        scopes.extend(key_scopes(call.key, call.model.slot));
+        live.benches.succeeded(&scopes, call.began.mono_ms, call.now);
+        live.lately.ended(call.provider.slot, call.model.slot, true, call.now);
+        if !call.provider.local {
+            live.network.reached();
+        }
+        self.keep_drops(live, call, at);
+        if let Some(ms) = exhausted_ms {
+            call.bench(live, call.model_quota(), Cause::RateLimit, Term::Named { ms });
+        }
+    }
+
+    /// A model that took the request without some fields need not be sent them again.
+    fn keep_drops(&self, live: &mut Live, call: &Call<'_>, at: ModelIx) {
+        let fields: Vec<String> =
+            self.drops.iter().filter(|(model, _)| *model == at).map(|(_, field)| field.clone()).collect();
+        if !fields.is_empty() {
+            live.lessons.learn_refused(call.model.slot, &fields, call.now);
+        }
+    }
+
+    /// What a failure does to everybody's future: the figures, the lessons and the benches.
+    fn failed(&self, live: &mut Live, call: &Call<'_>, failure: &Failure, took_ms: u64) {
+        let (provider, model, now) = (call.provider, call.model, call.now);
+        if !provider.local && (failure.status.is_some() || failure.reached) {
+            live.network.reached();
+        }
+        // Our own budget ended before the provider's time was up: that is nobody's fault.
+        let cut_short = failure.timed_out && failure.status.is_none() && now.mono_ms >= self.deadline_ms();
+        if cut_short && took_ms < provider.timeouts.first_byte_ms {
+            live.speeds.undecided(provider.slot);
+            return;
+        }
+        match failure.class {
+            Class::ProviderDown
+            | Class::Unreachable
+            | Class::ModelDown
+            | Class::NoAnswer
+            | Class::EmptyAnswer => {
+                live.speeds.failed(provider.slot, model.slot, self.ask.answer, took_ms, now);
+            }
+            _ => live.speeds.undecided(provider.slot),
+        }
+        let tokens = self.ask.prompt_tokens.saturating_add(self.ask.max_output.unwrap_or(0));
+        match (failure.class, failure.stated) {
+            (Class::TooLong, Some(stated)) => live.lessons.learn_window(model.slot, stated, tokens, now),
+            (Class::LimitTooSmall, Some(stated)) => {
+                live.lessons.learn_limit(call.key.account, model.slot, stated, tokens, now);
+            }
+            _ => {}
+        }
+        self.punish(live, call, failure);
+    }
+
+    /// The bench column of the blame table.
+    fn punish(&self, live: &mut Live, call: &Call<'_>, failure: &Failure) {
+        let growing = |cause| Term::Growing(self.policy.steps(cause));
+        let named_or = |cause| failure.wait_ms.map_or(growing(cause), |ms| Term::Named { ms });
+        let model = call.model.slot;
+        match failure.class {
+            Class::BadKey => {
+                call.bench(live, Scope::Key(call.key.slot), Cause::Auth, growing(Cause::Auth));
+            }
+            Class::NoCredit => {
+                call.bench(live, call.account(), Cause::Credit, named_or(Cause::Credit));
+            }
+            Class::Forbidden => {
+                let scope = Scope::KeyModel(call.key.slot, model);
+                call.bench(live, scope, Cause::Forbidden, growing(Cause::Forbidden));
+                if call.benched_models(live, Cause::Forbidden).len() >= FORBIDDEN_KEY_MODELS {
+                    let whole = Scope::Key(call.key.slot);
+                    call.bench(live, whole, Cause::Forbidden, growing(Cause::Forbidden));
+                }
+            }
+            Class::RateLimited | Class::QuotaSpent => {
+                let cause = if failure.class == Class::QuotaSpent { Cause::Quota } else { Cause::RateLimit };
+                let scope = if failure.account_wide { call.account() } else { call.model_quota() };
+                call.bench(live, scope, cause, named_or(cause));
+                let remaining = call.benched_models(live, cause);
+                if remaining.len() >= LIMITED_KEY_MODELS {
+                    let ms = remaining.into_iter().min().unwrap_or(1);
+                    call.bench(live, Scope::Key(call.key.slot), cause, Term::Named { ms });
+                }
+            }
+            Class::ModelMissing => {
+                call.bench(live, Scope::Model(model), Cause::ModelMissing, growing(Cause::ModelMissing));
+            }
+            Class::ProviderDown | Class::Unreachable | Class::ModelDown => {
+                self.unavailable(live, call, failure)
+            }
+            Class::NoAnswer | Class::EmptyAnswer => {
+                let steps = call.steps(self.policy.steps(Cause::NoAnswer));
+                let term = Term::Patient { steps, free_strikes: FREE_STRIKES };
+                call.bench(live, Scope::Model(model), Cause::NoAnswer, term);
+            }
+            Class::LimitTooSmall | Class::TooLong | Class::Clock | Class::BadRequest | Class::Policy => {}
+        }
+    }
+
+    /// Benches a provider that is down, or only its model; nobody when it is our own network.
+    fn unavailable(&self, live: &mut Live, call: &Call<'_>, failure: &Failure) {
+        let (provider, model) = (call.provider.slot, call.model.slot);
+        let mut steps = call.steps(self.policy.steps(Cause::Unavailable));
+        if let Some(ms) = failure.wait_ms {
+            steps = BenchSteps { first_ms: ms, cap_ms: steps.cap_ms.max(ms) };
+        }
+        let only_model =
+            failure.class == Class::ModelDown || (failure.class == Class::ProviderDown && call.alone);
+        let scope = if only_model { Scope::Model(model) } else { Scope::Provider(provider) };
+        let bench = call.bench(live, scope, Cause::Unavailable, Term::Growing(steps));
+        if failure.class == Class::Unreachable && !call.provider.local {
+            for id in live.network.unreached(call.provider, bench, call.now) {
+                live.benches.lift(id);
+            }
+        }
+        live.lately.ended(provider, model, false, call.now);
+    }
+
+    /// The "this request" column of the blame table.
+    fn go_on(
+        &mut self,
+        live: &mut Live,
+        call: &Call<'_>,
+        at: ModelIx,
+        key: usize,
+        failure: &Failure,
+        has_field: &dyn Fn(&str) -> bool,
+    ) {
+        let (key_slot, model) = (call.key.slot, call.model.slot);
+        match failure.class {
+            Class::BadKey => {
+                self.out.push(Scope::Key(key_slot));
+                self.same = Some(at);
+            }
+            Class::NoCredit => {
+                self.out.push(call.account());
+                self.same = Some(at);
+            }
+            Class::Forbidden => {
+                self.out.push(Scope::KeyModel(key_slot, model));
+                self.same = Some(at);
+            }
+            Class::RateLimited | Class::QuotaSpent => {
+                self.out.push(if failure.account_wide { call.account() } else { call.model_quota() });
+                self.same = Some(at);
+                if !self.limited.contains(&at) {
+                    self.limited.push(at);
+                }
+            }
+            Class::ModelMissing if self.pinned => self.end = Some(DeadEnd::Returned),
+            Class::ModelMissing | Class::ModelDown | Class::NoAnswer | Class::LimitTooSmall => {
+                self.out.push(Scope::Model(model));
+            }
+            Class::TooLong => {
+                self.out.push(Scope::Model(model));
+                let window = live.lessons.window(model, call.now).into_iter().chain(call.model.context).min();
+                self.window_above = self.window_above.max(window);
+            }
+            Class::EmptyAnswer => {
+                self.out.push(Scope::Model(model));
+                self.empty += 1;
+                if self.empty >= EMPTY_MAX {
+                    self.end = Some(DeadEnd::Failed);
+                }
+            }
+            Class::ProviderDown if call.alone => self.out.push(Scope::Model(model)),
+            Class::ProviderDown | Class::Unreachable | Class::Clock => {
+                self.out.push(Scope::Provider(call.provider.slot));
+            }
+            Class::BadRequest => self.drop_fields(live, call, at, key, failure, has_field),
+            Class::Policy => self.end = Some(DeadEnd::Returned),
+        }
+    }
+
+    /// A request that is refused goes back to the client, unless it can do without what is refused.
+    fn drop_fields(
+        &mut self,
+        live: &mut Live,
+        call: &Call<'_>,
+        at: ModelIx,
+        key: usize,
+        failure: &Failure,
+        has_field: &dyn Fn(&str) -> bool,
+    ) {
+        let dropped = |field: &String| self.drops.iter().any(|(model, known)| *model == at && known == field);
+        let known = live.lessons.refused(call.model.slot, call.now);
+        let fresh: Vec<String> = failure
+            .refused_fields
+            .iter()
+            .filter(|field| has_field(field) && !dropped(field) && !known.contains(field))
+            .cloned()
+            .collect();
+        let rounds =
+            self.hops.iter().filter(|hop| hop.at == at && hop.failure.class == Class::BadRequest).count();
+        if fresh.is_empty() || rounds as u32 >= DROPS_MAX {
+            self.end = Some(DeadEnd::Returned);
+            return;
+        }
+        // Now it is something else that is refused, so what was left out before was left out rightly.
+        self.keep_drops(live, call, at);
+        self.drops.extend(fresh.into_iter().map(|field| (at, field)));
+        self.again = Some((at, key));
+    }
+
+    /// What is left to say.
+    fn dead(&self, catalog: &Catalog, live: &Live, now: Now) -> Dead {
+        if let Some(end @ (DeadEnd::ClientLeft | DeadEnd::Returned)) = self.end {
+            return Dead { end, blocked: Vec::new() };
+        }
+        // What this request ruled out for itself is no reason for the next one to wait.
+        let view = self.view(catalog, live, &[], now);
+        let ready = self.order.ready.iter().filter_map(|at| view.key_for(*at).err());
+        let off = self.order.off.iter().map(|(at, obstacle)| Blocked::new(*at, None, *obstacle, now));
+        let blocked: Vec<Blocked> = ready.chain(off).collect();
+        let network = blocked.iter().any(|blocked| blocked.obstacle == Obstacle::Offline)
+            || self.hops.last().is_some_and(|hop| hop.failure.class == Class::Unreachable);
+        let end = match self.end {
+            _ if network && live.network.offline() => DeadEnd::Offline,
+            Some(end) => end,
+            None if self.calls == 0 => DeadEnd::Blocked,
+            None => DeadEnd::Failed,
+        };
+        Dead { end, blocked }
+    }
+
+    /// Whether every failure so far was of one class.
+    pub(super) fn only(&self, class: impl Fn(Class) -> bool) -> bool {
+        !self.hops.is_empty() && self.hops.iter().all(|hop| class(hop.failure.class))
+    }
+
+    pub(super) fn ask(&self) -> &Ask {
+        &self.ask
+    }
+}
+
+/// Who was called, and when.
+struct Call<'a> {
+    provider: &'a Provider,
+    model: &'a Model,
+    key: &'a Key,
+    /// Its provider answers for other models, so that a failure is probably the model's own.
+    alone: bool,
+    began: Now,
+    now: Now,
+}
+
+impl Call<'_> {
+    fn bench(&self, live: &mut Live, scope: Scope, cause: Cause, term: Term) -> u64 {
+        live.benches.put(scope, cause, term, self.began.mono_ms, self.now).id
+    }
+
+    fn steps(&self, steps: BenchSteps) -> BenchSteps {
+        if self.provider.local { LOCAL_STEPS } else { steps }
+    }
+
+    /// Whether other keys share the account.
+    fn shares_account(&self) -> bool {
+        let account = self.key.account;
+        self.provider.keys.iter().any(|key| key.slot != self.key.slot && key.account == account)
+    }
+
+    /// Whom a limit of the whole account binds.
+    fn account(&self) -> Scope {
+        if self.shares_account() { Scope::Account(self.key.account) } else { Scope::Key(self.key.slot) }
+    }
+
+    /// Whom a limit of one model binds.
+    fn model_quota(&self) -> Scope {
+        if self.shares_account() {
+            Scope::AccountModel(self.key.account, self.model.slot)
+        } else {
+            Scope::KeyModel(self.key.slot, self.model.slot)
+        }
+    }
+
+    /// For how long each model of this key is still benched for a cause.
+    fn benched_models(&self, live: &Live, cause: Cause) -> Vec<u64> {
+        let of_key = |scope| matches!(scope, Scope::KeyModel(key, _) if key == self.key.slot);
+        let all = live.benches.list(self.now).into_iter();
+        all.filter(|bench| bench.cause == cause && of_key(bench.scope))
+            .map(|bench| bench.remaining_ms(self.now))
+            .collect()
+    }
+}
+
+fn settle(live: &mut Live, call: &Call<'_>, reservation: Reservation, spent: Spent) {
+    let credits = match spent {
+        Spent { prompt_tokens: 0, output_tokens: 0, .. } => spent.credits,
+        _ => credits(call.provider, call.model, spent.prompt_tokens, spent.output_tokens),
+    };
+    live.ledger.settle(reservation, Spent { credits, ..spent }, call.now);
+}

@@ -1,0 +1,140 @@
+//! The mutable state that decisions look at: who has used what, who sits on the bench, who is fast, what was learned.
+//! It sits behind one lock that is held for microseconds and never across I/O.
+use std::collections::HashMap;
+
+use super::lessons::Lessons;
+use super::network::Network;
+use super::plan::Orders;
+use super::speed::Speeds;
+use crate::base::clock::Now;
+use crate::catalog::provider::Slot;
+use crate::quota::{Benches, Ledger, SlotHash};
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub struct Live {
+    pub ledger: Ledger,
+    pub benches: Benches,
+    pub network: Network,
+    pub speeds: Speeds,
+    pub lessons: Lessons,
+    /// Orders of models, remembered per resolution.
+    pub orders: Orders,
+    pub(super) lately: Lately,
+    turns: Turns,
+}
+
+impl Live {
+    pub fn new() -> Live {
+        Live::default()
+    }
+
+    /// Where the search for a key of this provider begins.
+    pub(super) fn key_turn(&self, provider: Slot) -> usize {
+        self.turns.keys.get(&provider).copied().unwrap_or(0)
+    }
+
+    /// A key was chosen: the next search begins behind it.
+    pub(super) fn key_used(&mut self, provider: Slot, key: usize) {
+        if self.turns.keys.len() < TURNS_MAX || self.turns.keys.contains_key(&provider) {
+            self.turns.keys.insert(provider, key + 1);
+        }
+    }
+
+    /// A new request's place in the round of its resolution.
+    pub(super) fn take_turn(&mut self, route: &str) -> usize {
+        if self.turns.routes.len() >= TURNS_MAX && !self.turns.routes.contains_key(route) {
+            self.turns.routes.clear();
+        }
+        match self.turns.routes.get_mut(route) {
+            Some(turn) => {
+                *turn = turn.wrapping_add(1);
+                *turn
+            }
+            None => {
+                self.turns.routes.insert(route.into(), 0);
+                0
+            }
+        }
+    }
+}
+
+/// Rounds that are remembered.
+const TURNS_MAX: usize = 1_024;
+
+/// Whose turn it is: among the keys of a provider, and among the models of a resolution. One round each, so that
+/// requests of one kind do not turn the wheel of another.
+#[derive(Clone, Debug, Default)]
+struct Turns {
+    keys: HashMap<Slot, usize, SlotHash>,
+    routes: HashMap<Box<str>, usize>,
+}
+
+/// How the last attempts at the models of each provider ended, so that a model that fails alone is told from a provider
+/// that is down.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lately(HashMap<Slot, Vec<Ended>, SlotHash>);
+
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    model: Slot,
+    well: bool,
+    at_ms: u64,
+}
+
+/// Ends older than this say nothing.
+const LATELY_MS: u64 = 60_000;
+/// Models of one provider that are remembered.
+const MODELS_MAX: usize = 8;
+
+impl Lately {
+    /// An attempt at a model ended well, or in a way that may be the provider's fault.
+    pub fn ended(&mut self, provider: Slot, model: Slot, well: bool, now: Now) {
+        if self.0.len() >= TURNS_MAX && !self.0.contains_key(&provider) {
+            return;
+        }
+        let all = self.0.entry(provider).or_default();
+        all.retain(|ended| ended.model != model && now.mono_ms.saturating_sub(ended.at_ms) <= LATELY_MS);
+        if all.len() >= MODELS_MAX {
+            all.remove(0);
+        }
+        all.push(Ended { model, well, at_ms: now.mono_ms });
+    }
+
+    /// Whether lately another model of the provider answered and none other failed.
+    pub fn only_it_fails(&self, provider: Slot, model: Slot, now: Now) -> bool {
+        let others = || {
+            let all = self.0.get(&provider).into_iter().flatten();
+            all.filter(|e| e.model != model && now.mono_ms.saturating_sub(e.at_ms) <= LATELY_MS)
+        };
+        others().next().is_some() && others().all(|ended| ended.well)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_fails_alone_is_told_from_a_provider_that_is_down() {
+        let (p, m, n, o) = (Slot(1), Slot(2), Slot(3), Slot(4));
+        let now = Now::at(3_600_000, 0);
+        let mut lately = Lately::default();
+        assert!(!lately.only_it_fails(p, m, now), "nothing is known");
+        lately.ended(p, m, true, now);
+        assert!(!lately.only_it_fails(p, m, now), "only its own success is known");
+        lately.ended(p, n, true, now);
+        assert!(lately.only_it_fails(p, m, now));
+        lately.ended(p, o, false, now);
+        assert!(!lately.only_it_fails(p, m, now), "two that fail are not one");
+        lately.ended(p, o, true, now);
+        assert!(lately.only_it_fails(p, m, now.plus_ms(LATELY_MS)));
+        assert!(!lately.only_it_fails(p, m, now.plus_ms(LATELY_MS + 1)));
+    }
+
+    #[test]
+    fn each_resolution_has_its_own_round() {
+        let mut live = Live::new();
+        assert_eq!([live.take_turn("a"), live.take_turn("b"), live.take_turn("a")], [0, 0, 1]);
+    }
+}

@@ -1,0 +1,17 @@
+//! Routing: what an upstream's answer means, whom to call next, and what to say when nobody is left.
+//!
+//! `upstream call -> End -> outcome::classify -> Failover::report -> Failover::next -> ... -> terminal::answer`.
+//! Everything here is a function of the request, the catalog, [`live::Live`] and the time that is handed in: no I/O, no
+//! clock. The one loop that drives it stands in `relay`; the simulator drives the same machine.
+#[cfg(test)]
+mod blame;
+pub mod failover;
+pub mod lessons;
+pub mod live;
+pub mod network;
+pub mod outcome;
+pub mod plan;
+pub mod speed;
+pub mod terminal;
+pub mod waits;
+pub mod words;

@@ -1,0 +1,404 @@
+//! Which models may serve a request, in what order, and why the others may not. Read top down, this is the decision:
+//!
+//! 1. **Order** (once per resolution and capabilities, cached): of the resolved models those stay that are of the right
+//!    kind, have every capability asked for, are switched on and configured; in natural order, last resorts at the end.
+//! 2. **Ranking** (once per look): the natural order as it is (`priority`), turned (`round-robin`), or by a score
+//!    (`least-used`, `fastest`) with ties in natural order.
+//! 3. **View** (lazily, from the front): the first model that is not ruled out by this request, large enough, not on a
+//!    bench, and that has a key with room; among its keys the one with the most room, in turn when they are equal.
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+
+use super::live::Live;
+use super::speed::Answer;
+use crate::base::clock::Now;
+use crate::catalog::names::{Kind, Resolution};
+use crate::catalog::provider::{Caps, Key, LimitsScope, Metric, Model, Provider, Slot};
+use crate::catalog::settings::Strategy;
+use crate::catalog::{Catalog, ModelIx};
+use crate::quota::{Bench, Claims, Room, Scope, SlotHash, Want};
+
+/// What a request needs of whoever serves it.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    pub kind: Kind,
+    /// Beyond the kind itself.
+    pub caps: Caps,
+    /// The prompt as we estimate it.
+    pub prompt_tokens: u64,
+    /// The client's own limit on the answer.
+    pub max_output: Option<u64>,
+    pub answer: Answer,
+}
+
+impl Ask {
+    /// Every capability that a model must have.
+    pub fn needed(&self) -> Caps {
+        self.caps.with(self.kind.cap())
+    }
+}
+
+/// The part of a plan that only configuration decides.
+#[derive(Debug, Default)]
+pub struct Order {
+    /// Models that may be called, in natural order.
+    pub ready: Vec<ModelIx>,
+    /// How many of them are no last resort; those come first.
+    first_choice: usize,
+    /// The others, with the reason.
+    pub off: Vec<(ModelIx, Obstacle)>,
+}
+
+impl Order {
+    pub fn new(catalog: &Catalog, resolution: &Resolution, needed: Caps) -> Order {
+        let mut order = Order::default();
+        for at in &resolution.models {
+            match standing_obstacle(catalog, *at, needed) {
+                Some(obstacle) => order.off.push((*at, obstacle)),
+                None => order.ready.push(*at),
+            }
+        }
+        // An explicit order is the client's or the owner's own; elsewhere last resorts stand at the end already, and a
+        // stable sort that finds nothing to do is cheap.
+        let is_last = |at: &ModelIx| !resolution.keep_order && catalog.provider(*at).last_resort;
+        order.ready.sort_by_key(is_last);
+        order.first_choice = order.ready.iter().position(is_last).unwrap_or(order.ready.len());
+        order
+    }
+}
+
+/// What keeps a model from serving until somebody changes the configuration or the request.
+fn standing_obstacle(catalog: &Catalog, at: ModelIx, needed: Caps) -> Option<Obstacle> {
+    let (provider, model) = (catalog.provider(at), catalog.model(at));
+    let missing = needed.missing_from(model.caps);
+    if missing != Caps::default() {
+        Some(Obstacle::LacksCaps(missing))
+    } else if !provider.enabled {
+        Some(Obstacle::ProviderOff)
+    } else if !provider.configured() {
+        Some(Obstacle::NotConfigured)
+    } else if model.off_reason().is_some() {
+        Some(Obstacle::ModelOff)
+    } else {
+        None
+    }
+}
+
+/// Orders in the cache at once; when it is full it starts anew.
+const ORDERS_MAX: usize = 64;
+
+/// Orders that were made before, for one snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct Orders {
+    snapshot: u64,
+    by_route: HashMap<String, Vec<(Caps, Arc<Order>)>>,
+}
+
+impl Orders {
+    /// The order of a resolution, made now or remembered. `snapshot` tells catalogs apart. Explicit lists are not
+    /// remembered: their route does not name their members, and they are short.
+    pub fn get(
+        &mut self,
+        snapshot: u64,
+        catalog: &Catalog,
+        resolution: &Resolution,
+        needed: Caps,
+    ) -> Arc<Order> {
+        if resolution.how == crate::catalog::names::How::List {
+            return Arc::new(Order::new(catalog, resolution, needed));
+        }
+        if self.snapshot != snapshot {
+            self.by_route.clear();
+            self.snapshot = snapshot;
+        }
+        let known = self.by_route.get(&resolution.route);
+        if let Some((_, order)) = known.and_then(|all| all.iter().find(|(caps, _)| *caps == needed)) {
+            return Arc::clone(order);
+        }
+        if self.by_route.values().map(Vec::len).sum::<usize>() >= ORDERS_MAX {
+            self.by_route.clear();
+        }
+        let order = Arc::new(Order::new(catalog, resolution, needed));
+        self.by_route.entry(resolution.route.clone()).or_default().push((needed, Arc::clone(&order)));
+        order
+    }
+}
+
+/// Why a model cannot serve now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Obstacle {
+    LacksCaps(Caps),
+    ProviderOff,
+    NotConfigured,
+    ModelOff,
+    /// The prompt is larger than the context.
+    TooLong {
+        window: u64,
+    },
+    /// The request is larger than a limit.
+    NeverFits {
+        metric: Option<Metric>,
+        limit: f64,
+    },
+    Benched(Bench),
+    Full {
+        metric: Metric,
+        used: f64,
+        limit: f64,
+        retry_in_ms: Option<u64>,
+    },
+    /// The box has no network.
+    Offline,
+    /// It failed in this very request.
+    Tried,
+}
+
+/// What kind of thing would help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Time,
+    Size,
+    Config,
+    Capability,
+    /// The model does not exist there, as its provider said lately.
+    Missing,
+    Network,
+}
+
+/// A model that may not be called now.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocked {
+    pub at: ModelIx,
+    /// Of its keys the one that is free soonest, counted from zero, when keys are what is missing.
+    pub key: Option<usize>,
+    pub obstacle: Obstacle,
+    /// Until that ends, as far as known.
+    pub retry_in_ms: Option<u64>,
+}
+
+impl Blocked {
+    pub(super) fn new(at: ModelIx, key: Option<usize>, obstacle: Obstacle, now: Now) -> Blocked {
+        let retry_in_ms = match obstacle {
+            Obstacle::Benched(bench) => Some(bench.remaining_ms(now)),
+            Obstacle::Full { retry_in_ms, .. } => retry_in_ms,
+            Obstacle::Offline => Some(super::network::RETRY_MS),
+            _ => None,
+        };
+        Blocked { at, key, obstacle, retry_in_ms }
+    }
+
+    pub fn why(&self) -> Why {
+        match self.obstacle {
+            Obstacle::LacksCaps(_) => Why::Capability,
+            Obstacle::ProviderOff | Obstacle::NotConfigured | Obstacle::ModelOff => Why::Config,
+            Obstacle::TooLong { .. } | Obstacle::NeverFits { .. } => Why::Size,
+            Obstacle::Benched(bench) if bench.cause == crate::quota::Cause::ModelMissing => Why::Missing,
+            Obstacle::Benched(_) | Obstacle::Full { .. } | Obstacle::Tried => Why::Time,
+            Obstacle::Offline => Why::Network,
+        }
+    }
+}
+
+/// Positions in [`Order::ready`], best first.
+pub(super) enum Ranking {
+    /// The natural order, begun at `start` and turned around among the first choices.
+    Turned {
+        start: usize,
+        first_choice: usize,
+        len: usize,
+        next: usize,
+    },
+    Scored(BinaryHeap<Reverse<Score>>),
+}
+
+/// Last resorts last, then by the score's bits (which order non-negative numbers as the numbers do), then in natural
+/// order.
+type Score = (bool, u64, u32);
+
+impl Iterator for Ranking {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        match self {
+            Ranking::Turned { start, first_choice, len, next } => {
+                let place = *next;
+                *next += 1;
+                match place {
+                    _ if place < *first_choice => Some((*start + place) % *first_choice),
+                    _ => (place < *len).then_some(place),
+                }
+            }
+            Ranking::Scored(heap) => heap.pop().map(|Reverse((_, _, place))| place as usize),
+        }
+    }
+}
+
+/// Everything that a decision looks at.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub catalog: &'a Catalog,
+    pub live: &'a Live,
+    pub ask: &'a Ask,
+    /// What this request must not use any more.
+    pub out: &'a [Scope],
+    /// Models with a window up to this have been found too small by this request.
+    pub window_above: Option<u64>,
+    pub now: Now,
+}
+
+impl View<'_> {
+    /// Ranks an order. `turn` is this request's place in the round.
+    pub fn ranking(&self, order: &Order, strategy: Strategy, turn: usize) -> Ranking {
+        let len = order.ready.len();
+        let turned = |start| Ranking::Turned { start, first_choice: order.first_choice, len, next: 0 };
+        match strategy {
+            Strategy::Priority => turned(0),
+            Strategy::RoundRobin => turned(turn % order.first_choice.max(1)),
+            Strategy::LeastUsed => {
+                let mut of_provider: HashMap<u16, f64, SlotHash> = HashMap::default();
+                self.scored(order, |at| {
+                    let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
+                    if !model.limits.max.is_empty() || provider.limits_scope == LimitsScope::Model {
+                        return self.least_fill(provider, model);
+                    }
+                    // Its models share the limits of their provider.
+                    *of_provider.entry(at.provider).or_insert_with(|| self.least_fill(provider, model))
+                })
+            }
+            Strategy::Fastest => {
+                let mut of_provider = HashMap::<u16, _, SlotHash>::default();
+                self.scored(order, |at| {
+                    let slot = self.catalog.provider(at).slot;
+                    let speeds = &self.live.speeds;
+                    of_provider
+                        .entry(at.provider)
+                        .or_insert_with(|| speeds.of_provider(slot, self.ask.answer, self.now))
+                        .of_model(self.catalog.model(at).slot, self.ask.answer, self.now)
+                })
+            }
+        }
+    }
+
+    fn scored(&self, order: &Order, mut score: impl FnMut(ModelIx) -> f64) -> Ranking {
+        let scores = order.ready.iter().enumerate().map(|(place, at)| {
+            Reverse((place >= order.first_choice, score(*at).max(0.0).to_bits(), place as u32))
+        });
+        Ranking::Scored(scores.collect())
+    }
+
+    /// The used fraction of the limits of the key that has most left; 1 when no key can be used.
+    fn least_fill(&self, provider: &Provider, model: &Model) -> f64 {
+        if provider.limits.max.is_empty() && model.limits.max.is_empty() {
+            return 0.0;
+        }
+        let usable = |key: &&Key| {
+            self.live
+                .benches
+                .blocking(&[Scope::Key(key.slot), Scope::Account(key.account)], self.now)
+                .is_none()
+        };
+        let fill = |key: &Key| self.live.ledger.fill(&Claims::of_call(provider, key, model), self.now);
+        provider.keys.iter().filter(usable).map(fill).min_by(f64::total_cmp).unwrap_or(1.0)
+    }
+
+    /// The key to call a model with, or why it cannot be called.
+    pub fn key_for(&self, at: ModelIx) -> Result<usize, Blocked> {
+        let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
+        let blocked = |obstacle| Blocked::new(at, None, obstacle, self.now);
+        if let Some(obstacle) = self.model_obstacle(provider, model) {
+            return Err(blocked(obstacle));
+        }
+        let want =
+            Want::of_call(&self.live.ledger, provider, model, self.ask.prompt_tokens, self.ask.max_output);
+        let count = provider.keys.len();
+        let first = self.live.key_turn(provider.slot) % count.max(1);
+        let mut best: Option<(f64, usize)> = None;
+        let mut soonest: Option<Blocked> = None;
+        for key in (first..count).chain(0..first) {
+            match self.key_obstacle(provider, model, key, &want) {
+                Some(obstacle) => {
+                    let candidate = Blocked::new(at, Some(key), obstacle, self.now);
+                    if soonest.is_none_or(|known| is_sooner(&candidate, &known)) {
+                        soonest = Some(candidate);
+                    }
+                }
+                None if count == 1 => return Ok(key),
+                None => {
+                    let claims = Claims::of_call(provider, &provider.keys[key], model);
+                    let fill = self.live.ledger.fill(&claims, self.now);
+                    if best.is_none_or(|(least, _)| fill < least) {
+                        best = Some((fill, key));
+                    }
+                }
+            }
+        }
+        best.map(|(_, key)| key).ok_or_else(|| soonest.unwrap_or_else(|| blocked(Obstacle::NotConfigured)))
+    }
+
+    fn model_obstacle(&self, provider: &Provider, model: &Model) -> Option<Obstacle> {
+        let scopes = [Scope::Provider(provider.slot), Scope::Model(model.slot)];
+        if let Some(bench) = self.live.benches.blocking(&scopes, self.now) {
+            return Some(Obstacle::Benched(*bench));
+        }
+        if scopes.iter().any(|scope| self.out.contains(scope)) {
+            return Some(Obstacle::Tried);
+        }
+        if !provider.local && !self.live.network.admits(self.now) {
+            return Some(Obstacle::Offline);
+        }
+        let learned = self.live.lessons.window(model.slot, self.now);
+        let window = model.context.into_iter().chain(learned).min()?;
+        let too_small =
+            self.ask.prompt_tokens > window || self.window_above.is_some_and(|above| window <= above);
+        too_small.then_some(Obstacle::TooLong { window })
+    }
+
+    /// Why one key cannot be used; whether it may is asked of `want` and every scope that the key stands in.
+    pub fn key_obstacle(
+        &self,
+        provider: &Provider,
+        model: &Model,
+        key: usize,
+        want: &Want,
+    ) -> Option<Obstacle> {
+        let key = &provider.keys[key];
+        let scopes = key_scopes(key, model.slot);
+        if let Some(bench) = self.live.benches.blocking(&scopes, self.now) {
+            return Some(Obstacle::Benched(*bench));
+        }
+        if scopes.iter().any(|scope| self.out.contains(scope)) {
+            return Some(Obstacle::Tried);
+        }
+        let learned = self.live.lessons.limit(key.account, model.slot, self.now);
+        if let Some(limit) = learned.filter(|limit| self.ask.prompt_tokens > *limit) {
+            return Some(Obstacle::NeverFits { metric: None, limit: limit as f64 });
+        }
+        match self.live.ledger.room(&Claims::of_call(provider, key, model), want, self.now) {
+            Room::Free => None,
+            Room::Full { metric, used, limit, retry_in_ms } => {
+                Some(Obstacle::Full { metric, used, limit, retry_in_ms })
+            }
+            Room::Never { metric, limit } => Some(Obstacle::NeverFits { metric: Some(metric), limit }),
+        }
+    }
+}
+
+/// Of two blocked keys of one model, the one that is worth telling: what time mends, and that soonest.
+fn is_sooner(a: &Blocked, b: &Blocked) -> bool {
+    let rank = |blocked: &Blocked| {
+        let by_time = blocked.why() == Why::Time && blocked.obstacle != Obstacle::Tried;
+        (!by_time, blocked.retry_in_ms.unwrap_or(u64::MAX))
+    };
+    rank(a) < rank(b)
+}
+
+/// Every scope that a key stands in when it calls a model.
+pub(super) fn key_scopes(key: &Key, model: Slot) -> [Scope; 4] {
+    [
+        Scope::Key(key.slot),
+        Scope::KeyModel(key.slot, model),
+        Scope::Account(key.account),
+        Scope::AccountModel(key.account, model),
+    ]
+}

@@ -1,0 +1,383 @@
+//! The last answer of a request that nobody served. Its status says what would help: time (429), a shorter request
+//! (413), configuration (503), another model (400, 404), or another try (502, 504).
+//!
+//! Every text names the next step, and none of them holds a key.
+use serde_json::{Value, json};
+
+use super::failover::{Dead, DeadEnd, Failover, Hop};
+use super::network;
+use super::outcome::{Class, Failure};
+use super::plan::{Ask, Blocked, Obstacle, Why};
+use crate::base::text::{Redactor, human_count, human_duration};
+use crate::catalog::names::{How, Kind, Resolution};
+use crate::catalog::provider::{Caps, Metric};
+use crate::catalog::{Catalog, ModelIx};
+use crate::quota::{Bench, Cause, Scope};
+use crate::wire::error::{ApiError, ErrorType};
+use crate::wire::upstream_error::mask_ids;
+
+/// Blocked models that one answer lists.
+const BLOCKED_MAX: usize = 50;
+/// Providers whose variables one message names.
+const ADVICE_MAX: usize = 4;
+/// Told to a client when somebody will be free again and nobody knows when: a call in flight has to end first.
+const RETRY_UNKNOWN_MS: u64 = 1_000;
+
+/// What an answer speaks about.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub catalog: &'a Catalog,
+    pub resolution: &'a Resolution,
+    /// The model string as the client wrote it.
+    pub model: &'a str,
+    pub redactor: &'a Redactor,
+}
+
+/// The answer when a request's failover has come to its end.
+pub fn answer(dead: &Dead, failover: &Failover, asked: &Asked<'_>) -> ApiError {
+    let error = match (dead.end, failover.hops().last()) {
+        (DeadEnd::ClientLeft, _) => ApiError::new(499, "client_closed_request", "the client left"),
+        (DeadEnd::Offline, _) => ApiError::new(
+            503,
+            "offline",
+            "this machine has no network: several providers in a row could not even be reached; check its connection, \
+             the gateway tries again on its own",
+        )
+        .retry_after(network::RETRY_MS),
+        (DeadEnd::Returned, Some(hop)) => return with_attempts(returned(hop, asked), failover, asked),
+        (DeadEnd::Blocked, _) | (_, None) => blocked(&dead.blocked, failover.ask(), asked),
+        (DeadEnd::Failed, Some(last)) => failed(&dead.blocked, failover, last, asked),
+    };
+    with_attempts(with_blocked(error, &dead.blocked, failover.ask(), asked), failover, asked)
+}
+
+/// The answer when the model string means nothing here.
+pub fn unmatched(resolution: &Resolution, model: &str) -> ApiError {
+    let near = match resolution.suggestions.first() {
+        Some(near) => format!("; did you mean `{near}`?"),
+        None => "; GET /v1/models lists what there is".to_owned(),
+    };
+    ApiError::new(404, "model_not_found", format!("no model `{model}`{near}"))
+        .param("model")
+        .with("requested", model)
+        .with("resolution", resolution.route.as_str())
+        .with("suggestions", resolution.suggestions.clone())
+}
+
+/// A model that time will free again, and how soon.
+fn soonest(blocked: &[Blocked]) -> Option<&Blocked> {
+    let by_time = blocked.iter().filter(|blocked| blocked.why() == Why::Time);
+    by_time.min_by_key(|blocked| blocked.retry_in_ms.unwrap_or(u64::MAX))
+}
+
+/// Nobody could be asked.
+fn blocked(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
+    let is = |why: Why| all.iter().any(|blocked| blocked.why() == why);
+    let model = asked.model;
+    if let Some(first) = soonest(all) {
+        let wait = first.retry_in_ms.unwrap_or(RETRY_UNKNOWN_MS);
+        let message = format!(
+            "every provider for `{model}` is busy or resting; the first is free again in {}: {}: {}",
+            human_duration(wait),
+            asked.catalog.model(first.at).reference,
+            reason(first, ask, asked.catalog),
+        );
+        return ApiError::new(429, "all_providers_blocked", message);
+    }
+    if is(Why::Size) {
+        return too_large(all, ask, model);
+    }
+    if is(Why::Missing) {
+        let message = format!("no provider has `{model}` (any more); GET /v1/models lists what there is");
+        return ApiError::new(404, "model_not_found", message).param("model");
+    }
+    let anybody = asked.catalog.providers.iter().any(|provider| provider.enabled && provider.configured());
+    if is(Why::Config) || (all.is_empty() && !anybody) {
+        return not_configured(all, ask, asked);
+    }
+    lacks_capability(all, ask, model)
+}
+
+/// The request is larger than anybody takes.
+fn too_large(all: &[Blocked], ask: &Ask, model: &str) -> ApiError {
+    let room = |blocked: &Blocked| match blocked.obstacle {
+        Obstacle::TooLong { window } => Some(window),
+        Obstacle::NeverFits { metric, limit } if metric.is_none_or(counts_tokens) => Some(limit as u64),
+        _ => None,
+    };
+    let available = all.iter().filter_map(room).max();
+    let need = ask.prompt_tokens;
+    let most = available.map_or(String::new(), |most| format!(", but only {most} are available at most"));
+    let message = format!(
+        "the request needs ~{need} tokens{most}; shorten the conversation, or add a provider whose model takes more \
+         than `{model}` does"
+    );
+    ApiError::new(413, "context_length_exceeded", message)
+        .param(if ask.kind == Kind::Chat { "messages" } else { "input" })
+        .with("code", "context_too_large")
+        .with("required", need)
+        .with("available", available)
+}
+
+fn counts_tokens(metric: Metric) -> bool {
+    matches!(metric, Metric::Tpm | Metric::Tph | Metric::Tpd | Metric::Tpmo)
+}
+
+/// Keys or switches are missing.
+fn not_configured(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
+    let mut advice: Vec<String> = Vec::new();
+    let mut seen: Vec<u16> = Vec::new();
+    for blocked in all.iter().filter(|blocked| blocked.why() == Why::Config) {
+        if advice.len() < ADVICE_MAX && !seen.contains(&blocked.at.provider) {
+            seen.push(blocked.at.provider);
+            let provider = &asked.catalog.provider(blocked.at).id;
+            advice.push(format!("{provider}: {}", reason(blocked, ask, asked.catalog)));
+        }
+    }
+    if advice.is_empty() {
+        // Not even a model is known: name the providers that only lack a key.
+        let lacking = asked.catalog.providers.iter().filter(|provider| provider.enabled);
+        let lacking = lacking.filter_map(|provider| Some((&provider.id, provider.config_error()?)));
+        advice.extend(lacking.take(ADVICE_MAX).map(|(id, what)| format!("{id}: {what}")));
+    }
+    let kind = if ask.kind == Kind::Embed { " for embeddings" } else { "" };
+    let message = match advice.is_empty() {
+        true => {
+            format!("no provider{kind} is set up for `{}`; add one with `freeway provider new`", asked.model)
+        }
+        false => format!("no provider{kind} is ready for `{}`; {}", asked.model, advice.join("; ")),
+    };
+    ApiError::new(503, "no_provider_configured", message)
+}
+
+/// No model can do what is asked.
+fn lacks_capability(all: &[Blocked], ask: &Ask, model: &str) -> ApiError {
+    let missing = |blocked: &Blocked| match blocked.obstacle {
+        Obstacle::LacksCaps(caps) => Some(caps),
+        _ => None,
+    };
+    // Of several, the model that lacks least is the one to speak of.
+    let least = all.iter().filter_map(missing).min_by_key(|caps| caps.0.count_ones()).unwrap_or(ask.needed());
+    let message = format!(
+        "no model behind `{model}` has: {}; ask for `auto` or a model that GET /v1/models lists with it",
+        names(least)
+    );
+    let param = [(Caps::TOOLS, "tools"), (Caps::JSON, "response_format"), (Caps::VISION, "messages")]
+        .into_iter()
+        .find(|(cap, _)| least.has(*cap))
+        .map_or("model", |(_, param)| param);
+    ApiError::new(400, "capability_unavailable", message).param(param)
+}
+
+fn names(caps: Caps) -> String {
+    caps.names().collect::<Vec<_>>().join(", ")
+}
+
+/// Somebody was asked, nobody answered.
+fn failed(all: &[Blocked], failover: &Failover, last: &Hop, asked: &Asked<'_>) -> ApiError {
+    let waiting = soonest(all);
+    if waiting.is_none() && failover.only(Class::is_size) {
+        let error = too_large(all, failover.ask(), asked.model);
+        return if all.iter().any(|blocked| blocked.why() == Why::Size) {
+            error
+        } else {
+            said_too_large(last, asked)
+        };
+    }
+    if waiting.is_none() && failover.only(|class| class == Class::ModelMissing) {
+        let message = format!("no provider has `{}` (any more): {}", asked.model, said(last, asked));
+        return ApiError::new(404, "model_not_found", message).param("model");
+    }
+    // What was too large says less than what went wrong elsewhere.
+    let telling = failover.hops().iter().rev().find(|hop| !hop.failure.class.is_size()).unwrap_or(last);
+    let status = match telling.failure.class {
+        Class::RateLimited | Class::QuotaSpent => 429,
+        class if class.is_size() => 429,
+        _ if telling.failure.timed_out => 504,
+        _ => 502,
+    };
+    let message = format!(
+        "{} of {} upstream calls failed; the last one: {}: {}",
+        failover.hops().len(),
+        failover.calls(),
+        asked.catalog.model(telling.at).reference,
+        said(telling, asked),
+    );
+    let error = ApiError::new(status, "all_attempts_failed", message);
+    match waiting.and_then(|blocked| blocked.retry_in_ms).or(telling.failure.wait_ms) {
+        Some(ms) => error.retry_after(ms),
+        None => error,
+    }
+}
+
+/// The request is too large, and only the upstream knows by how much.
+fn said_too_large(last: &Hop, asked: &Asked<'_>) -> ApiError {
+    ApiError::new(413, "context_length_exceeded", said(last, asked)).with("code", "context_too_large")
+}
+
+/// What an upstream said, fit for a client.
+fn said(hop: &Hop, asked: &Asked<'_>) -> String {
+    let text = asked.redactor.redact(&hop.failure.message).into_owned();
+    match hop.failure.class {
+        Class::BadKey => format!("the provider refused key {} of its pool: {text}", hop.key + 1),
+        _ => text,
+    }
+}
+
+/// An upstream's own error, in our envelope.
+fn returned(hop: &Hop, asked: &Asked<'_>) -> ApiError {
+    let Failure { class, status, code, kind, param, raw, .. } = &hop.failure;
+    let status = status.filter(|status| (400..500).contains(status)).unwrap_or(400);
+    let code = match (class, code) {
+        (Class::ModelMissing, _) => "model_not_found",
+        (_, Some(code)) => code,
+        (_, None) => "",
+    };
+    let mut error = ApiError::new(status, code, asked.redactor.redact(&hop.failure.message));
+    if kind.as_deref() == Some("invalid_request_error") {
+        error.kind = ErrorType::InvalidRequest;
+    }
+    error.param = param.clone();
+    let raw = mask_ids(&asked.redactor.redact(raw));
+    let body = serde_json::from_str::<Value>(&raw).unwrap_or(Value::String(raw));
+    error.with("upstream", json!({"status": hop.failure.status, "body": body}))
+}
+
+fn with_attempts(error: ApiError, failover: &Failover, asked: &Asked<'_>) -> ApiError {
+    let attempts: Vec<Value> = failover
+        .hops()
+        .iter()
+        .map(|hop| {
+            json!({
+                "provider": &*asked.catalog.provider(hop.at).id,
+                "model": &*asked.catalog.model(hop.at).id,
+                "key": hop.key + 1,
+                "status": hop.failure.status,
+                "ms": hop.took_ms,
+                "cause": hop.failure.cause,
+                "error": asked.redactor.redact(&hop.failure.message),
+            })
+        })
+        .collect();
+    let error = error.with("requested", asked.model).with("resolution", asked.resolution.route.as_str());
+    if attempts.is_empty() { error } else { error.with("attempts", attempts) }
+}
+
+fn with_blocked(error: ApiError, all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
+    let catalog = asked.catalog;
+    let listed: Vec<Value> = all
+        .iter()
+        .take(BLOCKED_MAX)
+        .map(|blocked| {
+            json!({
+                "provider": &*catalog.provider(blocked.at).id,
+                "model": &*catalog.model(blocked.at).id,
+                "reason": reason(blocked, ask, catalog),
+                "retryAfterMs": blocked.retry_in_ms,
+            })
+        })
+        .collect();
+    let mut error = error.with("blocked", listed);
+    if all.len() > BLOCKED_MAX {
+        error = error.with("blockedMore", all.len() - BLOCKED_MAX);
+    }
+    // Other answers are not mended by waiting.
+    let Some(first) = soonest(all).filter(|_| matches!(error.status, 429 | 502 | 504)) else {
+        let wait = error.retry_after_ms;
+        return error.with("retryAfterMs", wait);
+    };
+    let wait = error.retry_after_ms.or(first.retry_in_ms).unwrap_or(RETRY_UNKNOWN_MS);
+    let (provider, model) = (catalog.provider(first.at), catalog.model(first.at));
+    error
+        .retry_after(wait)
+        .with("retryAfterMs", wait)
+        .with("nextEligible", json!({"provider": &*provider.id, "model": &*model.id, "inMs": wait}))
+        .with("next_eligible_model", &*model.reference)
+}
+
+/// Why a model cannot be called, and what to do about it.
+pub fn reason(blocked: &Blocked, ask: &Ask, catalog: &Catalog) -> String {
+    let (provider, model) = (catalog.provider(blocked.at), catalog.model(blocked.at));
+    let pool = provider.keys.len();
+    let whose = match blocked.key {
+        Some(key) if pool > 1 => format!("all {pool} keys are out; soonest is key {}: ", key + 1),
+        _ => String::new(),
+    };
+    let what = match blocked.obstacle {
+        Obstacle::LacksCaps(caps) => {
+            format!("missing capability: {} (ask for a model that has it)", names(caps))
+        }
+        Obstacle::ProviderOff => "provider disabled (set `\"enabled\": true` in its file)".to_owned(),
+        Obstacle::NotConfigured => {
+            format!("provider not configured: {}", provider.config_error().unwrap_or_default())
+        }
+        Obstacle::ModelOff => match model.off_reason() {
+            Some("model disabled") | None => {
+                "model disabled (set `\"enabled\": true` in its file)".to_owned()
+            }
+            Some(why) => why.to_owned(),
+        },
+        Obstacle::TooLong { window } => format!(
+            "context window {} < required {} tokens (shorten the conversation, or ask for a larger model)",
+            human_count(window as f64),
+            human_count(ask.prompt_tokens as f64)
+        ),
+        Obstacle::NeverFits { metric, limit } => format!(
+            "this one request is above the {} limit of {} (shorten it)",
+            metric.map_or("token rate", Metric::name),
+            human_count(limit)
+        ),
+        Obstacle::Benched(bench) => benched(&bench, blocked, catalog),
+        Obstacle::Full { metric, used, limit, .. } => {
+            let until = match blocked.retry_in_ms {
+                Some(ms) => format!("free again in {}", human_duration(ms)),
+                None => "free again when a call in flight ends".to_owned(),
+            };
+            format!("{} limit reached ({}/{}); {until}", metric.name(), human_count(used), human_count(limit))
+        }
+        Obstacle::Offline => "this machine has no network (check its connection)".to_owned(),
+        Obstacle::Tried => "failed in this request".to_owned(),
+    };
+    whose + &what
+}
+
+fn benched(bench: &Bench, blocked: &Blocked, catalog: &Catalog) -> String {
+    let provider = catalog.provider(blocked.at);
+    let who = match bench.scope {
+        Scope::Provider(_) => "provider",
+        Scope::Model(_) => "model",
+        Scope::Key(_) => "key",
+        Scope::KeyModel(..) => "key, for this model,",
+        Scope::Account(_) => "account",
+        Scope::AccountModel(..) => "account, for this model,",
+    };
+    let source = blocked.key.and_then(|key| provider.keys.get(key)).map_or("its variable", |key| &key.source);
+    let why = match bench.cause {
+        Cause::Auth => format!("its key was refused; put a valid one into {source}"),
+        Cause::Credit => "it is out of credit; top it up or wait".to_owned(),
+        Cause::Forbidden => {
+            "it may not be used with this key; ask the provider, or use another key".to_owned()
+        }
+        Cause::RateLimit => "rate limit; wait, or add a key".to_owned(),
+        Cause::Quota => "its quota is used up; wait, or add a key".to_owned(),
+        Cause::ModelMissing => "the provider does not have it (any more); check its id".to_owned(),
+        Cause::Unavailable => "it failed or did not answer; it is asked again on its own".to_owned(),
+        Cause::NoAnswer => "it answered with nothing useful; it is asked again on its own".to_owned(),
+    };
+    let left = human_duration(blocked.retry_in_ms.unwrap_or(0));
+    format!("{who} cooling down for {left}: {why} (bench {})", bench.id)
+}
+
+/// Whether a resolution has nothing to try, so that [`unmatched`] is the answer.
+pub fn is_unmatched(resolution: &Resolution) -> bool {
+    resolution.models.is_empty() && !matches!(resolution.how, How::Auto | How::PinProvider | How::Profile)
+}
+
+/// The hops of a trail: `provider/model:cause`.
+pub fn trail(hops: &[Hop], catalog: &Catalog) -> Vec<String> {
+    hops.iter().map(|hop| format!("{}:{}", reference(catalog, hop.at), hop.failure.cause)).collect()
+}
+
+fn reference(catalog: &Catalog, at: ModelIx) -> &str {
+    &catalog.model(at).reference
+}
