@@ -29,7 +29,10 @@ impl Demo {
         boxfile::make_folder(&folder.join("providers"))?;
         let upstreams = [upstream("alpha")?, upstream("beta")?];
         // The model behind `shaky` fails at the first provider, so that a failover can be watched.
-        let broken = Step { repeat: FOREVER, ..Step::error(503, "the demo's shaky model is always overloaded at alpha") };
+        let broken = Step {
+            repeat: FOREVER,
+            ..Step::error(503, "the demo's shaky model is always overloaded at alpha")
+        };
         upstreams[0].set_by_model([("alpha-shaky", vec![broken])]);
         for (priority, upstream) in (10..).step_by(10).zip(&upstreams) {
             write_provider(&folder, upstream, priority)?;
@@ -50,7 +53,12 @@ impl Drop for Demo {
 
 fn upstream(name: &str) -> io::Result<MockUpstream> {
     let models = ["fast", "big", "shaky", "embed"].map(|kind| format!("{name}-{kind}")).to_vec();
-    MockUpstream::start(MockOptions { name: name.into(), latency_ms: LATENCY_MS, models, ..MockOptions::default() })
+    MockUpstream::start(MockOptions {
+        name: name.into(),
+        latency_ms: LATENCY_MS,
+        models,
+        ..MockOptions::default()
+    })
 }
 
 fn write_provider(folder: &Path, upstream: &MockUpstream, priority: u32) -> io::Result<()> {

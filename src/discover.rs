@@ -26,7 +26,11 @@ pub fn is_due(snapshot: &Snapshot, discovered: &Discovered, now: Now) -> bool {
 }
 
 /// Providers whose list is missing or old.
-fn due<'s>(snapshot: &'s Snapshot, discovered: &'s Discovered, now: Now) -> impl Iterator<Item = &'s Provider> {
+fn due<'s>(
+    snapshot: &'s Snapshot,
+    discovered: &'s Discovered,
+    now: Now,
+) -> impl Iterator<Item = &'s Provider> {
     let ttl_ms = snapshot.settings.discovery.ttl_ms;
     let enabled = snapshot.settings.discovery.enabled;
     snapshot.catalog.providers.iter().filter(move |provider| {
@@ -53,7 +57,11 @@ pub fn run(gateway: &Gateway) {
             }
             Err(error) => {
                 let error = snapshot.redactor.redact(&error).into_owned();
-                log::warn!("{}: its model list could not be fetched: {error}; tried again in {}", provider.id, human_duration(RETRY_MS));
+                log::warn!(
+                    "{}: its model list could not be fetched: {error}; tried again in {}",
+                    provider.id,
+                    human_duration(RETRY_MS)
+                );
                 again_later(&known, provider, snapshot.settings.discovery.ttl_ms, now)
             }
         };
@@ -104,7 +112,11 @@ pub fn fetch(client: &Client, provider: &Provider, now: Now) -> Result<Discovere
         }
         let body = reply.body.read_all(LIST_BYTES_MAX).map_err(|fault| fault.message)?;
         let models = discovery::parse_models(provider, &body)?;
-        return Ok(DiscoveredList { fetched_wall_ms: now.wall_ms, base_url: provider.base_url.clone(), models });
+        return Ok(DiscoveredList {
+            fetched_wall_ms: now.wall_ms,
+            base_url: provider.base_url.clone(),
+            models,
+        });
     }
     Err(error)
 }

@@ -62,7 +62,9 @@ struct Memory {
 pub fn run(gateway: &Arc<Gateway>, orders: &Orders) {
     let mut memory = Memory { files: fingerprint(gateway), discovering: Arc::default() };
     // Discovery begins at once: a provider without declared models serves nothing before it.
-    let mut due = JOBS.map(|job| clock::instant() + if job.name == "discover models" { Duration::ZERO } else { job.period });
+    let mut due = JOBS.map(|job| {
+        clock::instant() + if job.name == "discover models" { Duration::ZERO } else { job.period }
+    });
     loop {
         let next = due.iter().min().copied().unwrap_or_else(clock::instant);
         match orders.1.recv_deadline(next) {
@@ -77,7 +79,11 @@ pub fn run(gateway: &Arc<Gateway>, orders: &Orders) {
                         *due = clock::instant() + job.period;
                         let run = AssertUnwindSafe(|| (job.run)(gateway, &mut memory));
                         if catch_unwind(run).is_err() {
-                            log::error!("the job \"{}\" failed; it runs again in {} s", job.name, job.period.as_secs());
+                            log::error!(
+                                "the job \"{}\" failed; it runs again in {} s",
+                                job.name,
+                                job.period.as_secs()
+                            );
                         }
                     }
                 }

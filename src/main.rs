@@ -11,8 +11,9 @@ fn main() -> ExitCode {
     let command = args.next().unwrap_or_default();
     let rest: Vec<OsString> = args.collect();
     // Variables that are no UTF-8 are nobody's that we know.
-    let process: Variables =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    let process: Variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
     if command == "serve" {
         return ExitCode::from(serve::run(&rest, process));
     }

@@ -227,7 +227,9 @@ fn report(snapshot: &Snapshot) {
     let providers = &snapshot.catalog.providers;
     let ready = providers.iter().filter(|provider| provider.enabled && provider.configured()).count();
     if ready == 0 {
-        log::warn!("no provider has a key yet: set one in .env (see .env.example), or try `freeway serve --demo`");
+        log::warn!(
+            "no provider has a key yet: set one in .env (see .env.example), or try `freeway serve --demo`"
+        );
     } else {
         log::info!("{ready} of {} providers are configured", providers.len());
     }

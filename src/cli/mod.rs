@@ -108,11 +108,15 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
         }
         other => run(other, args, world).unwrap_or_else(|| {
             let known = ["serve", "init", "config", "provider", "version"];
-            let hint = closest(other, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            let hint =
+                closest(other, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
             if wants_json(args) {
-                world.say_json(&json!({"ok": false, "error": format!("there is no command `{other}`{hint}")}));
+                world
+                    .say_json(&json!({"ok": false, "error": format!("there is no command `{other}`{hint}")}));
             } else {
-                world.complain(format!("freeway: there is no command `{other}`{hint}\n`freeway --help` lists all of them"));
+                world.complain(format!(
+                    "freeway: there is no command `{other}`{hint}\n`freeway --help` lists all of them"
+                ));
             }
             USAGE
         }),

@@ -73,7 +73,8 @@ mod tests {
             .expect("well formed")
         };
         let answer = preflight(&head("app://notes.local"), &settings, "POST, OPTIONS");
-        let get = |name| answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        let get =
+            |name| answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
         assert_eq!(answer.status, 204);
         assert_eq!(get("access-control-allow-origin"), Some("app://notes.local"));
         assert_eq!(get("access-control-allow-headers"), Some("authorization, x-stainless-os"));

@@ -130,8 +130,9 @@ pub fn benches(visit: &Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
     let now = clock::now();
     let all = visit.gateway.live.lock().benches.list(now);
-    let benches: Vec<Value> =
-        visit.gateway.with_slots(|slots| all.iter().map(|bench| bench_view(bench, slots, &snapshot, now)).collect());
+    let benches: Vec<Value> = visit
+        .gateway
+        .with_slots(|slots| all.iter().map(|bench| bench_view(bench, slots, &snapshot, now)).collect());
     visit.answer(Answer::json(200, json!({"benches": benches}).to_string().into_bytes()))
 }
 

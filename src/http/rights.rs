@@ -43,7 +43,11 @@ pub fn caller(head: &Head, settings: &Settings) -> Result<Caller, ApiError> {
     let presented = presented_key(head)?;
     let open = settings.keys.is_empty();
     let Some(presented) = presented else {
-        return if open { Ok(Caller::Open) } else { Err(unauthorized("missing API key: send `Authorization: Bearer <key>`")) };
+        return if open {
+            Ok(Caller::Open)
+        } else {
+            Err(unauthorized("missing API key: send `Authorization: Bearer <key>`"))
+        };
     };
     let given = digest(&SHA256, presented.as_bytes());
     let admin = settings.admin_key.as_ref().map(|key| digest(&SHA256, key.expose().as_bytes()));
@@ -117,7 +121,9 @@ pub fn owner(caller: &Caller, head: &Head, peer: SocketAddr, settings: &Settings
     if is_loopback(&settings.host) && is_local(peer.ip()) && host && !forwarded {
         return Ok(());
     }
-    refused("this route is open on this machine only; set FREEWAY_ADMIN_KEY and send it as the API key to use it from elsewhere")
+    refused(
+        "this route is open on this machine only; set FREEWAY_ADMIN_KEY and send it as the API key to use it from elsewhere",
+    )
 }
 
 fn is_local(peer: IpAddr) -> bool {
@@ -180,7 +186,10 @@ mod tests {
 
     #[test]
     fn without_client_keys_any_key_or_none_is_fine() {
-        assert_eq!(caller(&head("authorization: Bearer whatever\r\n"), &settings(&[], None)).ok(), Some(Caller::Open));
+        assert_eq!(
+            caller(&head("authorization: Bearer whatever\r\n"), &settings(&[], None)).ok(),
+            Some(Caller::Open)
+        );
         assert_eq!(caller(&head(""), &settings(&[], Some("A"))).ok(), Some(Caller::Open));
         assert_eq!(caller(&head("x-api-key: A\r\n"), &settings(&[], Some("A"))).ok(), Some(Caller::Admin));
     }
@@ -190,13 +199,16 @@ mod tests {
         let near: SocketAddr = "127.0.0.1:5000".parse().expect("an address");
         let far: SocketAddr = "192.168.1.9:5000".parse().expect("an address");
         let open = settings(&[], None);
-        let may = |fields: &str, peer, settings: &Settings| owner(&Caller::Open, &head(fields), peer, settings).is_ok();
+        let may = |fields: &str, peer, settings: &Settings| {
+            owner(&Caller::Open, &head(fields), peer, settings).is_ok()
+        };
         assert!(may("", near, &open));
         assert!(!may("", far, &open));
         assert!(!may("x-forwarded-for: 10.0.0.1\r\n", near, &open));
         assert!(!may("", near, &settings(&[], Some("A"))));
         assert!(owner(&Caller::Admin, &head(""), far, &settings(&[], Some("A"))).is_ok());
-        let rebound = check_head(b"GET /api/logs HTTP/1.1\r\nhost: evil.example\r\n\r\n").expect("well formed");
+        let rebound =
+            check_head(b"GET /api/logs HTTP/1.1\r\nhost: evil.example\r\n\r\n").expect("well formed");
         assert!(owner(&Caller::Open, &rebound, near, &open).is_err());
     }
 }

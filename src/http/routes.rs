@@ -80,8 +80,20 @@ const ROUTES: &[Route] = &[
     get("/api/providers", Right::Owner, providers::list),
     get("/api/stats", Right::Owner, views::stats),
     get("/api/logs", Right::Owner, views::logs),
-    Route { path: "/api/benches", right: Right::Owner, get: Some(providers::benches), post: None, delete: Some(views::lift_benches) },
-    Route { path: "/api/benches/*", right: Right::Owner, get: None, post: None, delete: Some(views::lift_benches) },
+    Route {
+        path: "/api/benches",
+        right: Right::Owner,
+        get: Some(providers::benches),
+        post: None,
+        delete: Some(views::lift_benches),
+    },
+    Route {
+        path: "/api/benches/*",
+        right: Right::Owner,
+        get: None,
+        post: None,
+        delete: Some(views::lift_benches),
+    },
     post("/api/reload", Right::Owner, views::reload),
 ];
 
@@ -98,7 +110,8 @@ fn admit(gateway: &Arc<Gateway>, head: &Head, peer: SocketAddr) -> Admission {
     common.extend(browser::origin_headers(head, &snapshot.settings));
     let found = find(&path);
     if head.method() == "OPTIONS" {
-        let allow = found.map_or_else(|| "GET, HEAD, POST, DELETE, OPTIONS".to_owned(), |(route, _)| route.allow());
+        let allow =
+            found.map_or_else(|| "GET, HEAD, POST, DELETE, OPTIONS".to_owned(), |(route, _)| route.allow());
         return Admission::Answer(browser::preflight(head, &snapshot.settings, &allow));
     }
     let mut visit = Visit { gateway, head, caller: Caller::Open, rest: "", request_id, common };
@@ -192,7 +205,10 @@ fn not_found(path: &str) -> ApiError {
     let with_v1 = format!("/v1{path}");
     let hint = match find(&with_v1) {
         Some((route, _)) if route.path.starts_with("/v1/") => {
-            format!("; did you mean {}? The base URL of an OpenAI client ends in /v1", truncate(&with_v1, SHOWN_PATH_MAX))
+            format!(
+                "; did you mean {}? The base URL of an OpenAI client ends in /v1",
+                truncate(&with_v1, SHOWN_PATH_MAX)
+            )
         }
         _ => String::new(),
     };
@@ -204,9 +220,8 @@ const REQUEST_ID_MAX: usize = 128;
 
 /// The client's own id if it is sane, else a fresh one.
 fn request_id(head: &Head) -> String {
-    let sane = |id: &&str| {
-        !id.is_empty() && id.len() <= REQUEST_ID_MAX && id.bytes().all(|b| b.is_ascii_graphic())
-    };
+    let sane =
+        |id: &&str| !id.is_empty() && id.len() <= REQUEST_ID_MAX && id.bytes().all(|b| b.is_ascii_graphic());
     head.header("x-request-id").filter(sane).map_or_else(|| fresh_id("req_"), str::to_owned)
 }
 

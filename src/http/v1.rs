@@ -23,7 +23,9 @@ use crate::wire::error::ApiError;
 
 /// `POST /v1/chat/completions`.
 pub fn chat(visit: &Visit<'_>) -> Admission {
-    inference(visit, |body, max_messages| ChatFacts::read(body, max_messages).map(|facts| Operation::Chat(Box::new(facts))))
+    inference(visit, |body, max_messages| {
+        ChatFacts::read(body, max_messages).map(|facts| Operation::Chat(Box::new(facts)))
+    })
 }
 
 /// `POST /v1/embeddings`.
@@ -43,7 +45,8 @@ fn inference(visit: &Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiE
     let (id, client) = (visit.request_id.clone(), visit.caller.name());
     let then = move |bytes: Vec<u8>| {
         let arrived = clock::now();
-        let made = Body::parse(bytes).and_then(|body| read(&body, max_messages).map(|operation| (body, operation)));
+        let made =
+            Body::parse(bytes).and_then(|body| read(&body, max_messages).map(|operation| (body, operation)));
         let (body, operation) = match made {
             Ok(made) => made,
             Err(error) => return Next::Answer(Answer::error(&error)),
@@ -64,7 +67,11 @@ const WAIT_S_MAX: f64 = 300.0;
 fn controls(visit: &Visit<'_>) -> Result<Controls, ApiError> {
     let value = |name| visit.head.header(name).filter(|value| !value.is_empty());
     let bad = |name: &str, value: &str, expected: &str| {
-        Err(ApiError::bad_field("invalid_header", name, format!("{name}: {} is no {expected}", truncate(value, 64))))
+        Err(ApiError::bad_field(
+            "invalid_header",
+            name,
+            format!("{name}: {} is no {expected}", truncate(value, 64)),
+        ))
     };
     let mut controls = Controls::default();
     if let Some(name) = value("x-freeway-strategy") {
@@ -94,7 +101,8 @@ fn controls(visit: &Visit<'_>) -> Result<Controls, ApiError> {
 /// `GET /v1/models`; `?available=1` leaves out what nobody can serve.
 pub fn models(visit: &Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
-    let available = path::query_value(visit.head.query(), "available").is_some_and(|value| value != "0" && value != "false");
+    let available = path::query_value(visit.head.query(), "available")
+        .is_some_and(|value| value != "0" && value != "false");
     let created_s = created_s();
     let data: Vec<Value> = listing(&snapshot.catalog, &snapshot.names, &snapshot.settings)
         .iter()
@@ -107,7 +115,8 @@ pub fn models(visit: &Visit<'_>) -> Admission {
 /// `GET /v1/models/{id}`; ids may hold slashes, raw or escaped.
 pub fn model(visit: &Visit<'_>) -> Admission {
     let Ok(id) = path::decoded(visit.rest) else {
-        let error = ApiError::bad_field("invalid_path", "model", "the model id in the path holds a broken %-escape");
+        let error =
+            ApiError::bad_field("invalid_path", "model", "the model id in the path holds a broken %-escape");
         return visit.answer(Answer::error(&error));
     };
     let snapshot = visit.gateway.snapshot();
@@ -115,7 +124,8 @@ pub fn model(visit: &Visit<'_>) -> Admission {
     visit.answer(match entries.iter().find(|entry| entry.id == *id) {
         Some(entry) => Answer::json(200, entry.to_json(created_s()).to_string().into_bytes()),
         None => {
-            let message = format!("there is no model {:?}; GET /v1/models lists all of them", truncate(&id, 200));
+            let message =
+                format!("there is no model {:?}; GET /v1/models lists all of them", truncate(&id, 200));
             Answer::error(&ApiError::new(404, "model_not_found", message).param("model"))
         }
     })

@@ -78,7 +78,9 @@ pub fn readiness(gateway: &Gateway) -> (bool, Vec<&'static str>) {
 /// Providers that are switched on, configured, and have a model.
 fn usable(snapshot: &Snapshot) -> usize {
     let providers = snapshot.catalog.providers.iter();
-    providers.filter(|provider| provider.enabled && provider.configured() && !provider.models.is_empty()).count()
+    providers
+        .filter(|provider| provider.enabled && provider.configured() && !provider.models.is_empty())
+        .count()
 }
 
 /// `GET /api/stats`.

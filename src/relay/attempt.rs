@@ -48,7 +48,10 @@ pub enum Ending {
     Served,
     ClientLeft,
     Fault(Fault),
-    Status { status: u16, body: Vec<u8> },
+    Status {
+        status: u16,
+        body: Vec<u8>,
+    },
     ErrorInAnswer(Vec<u8>),
     NoAnswer(NoAnswer),
 }
@@ -82,7 +85,9 @@ pub fn make(
     };
     let mut reply = match client.send(&call) {
         Ok(reply) => reply,
-        Err(fault) => return Attempted { ending: Ending::Fault(fault), headers: Headers::default(), usage: None },
+        Err(fault) => {
+            return Attempted { ending: Ending::Fault(fault), headers: Headers::default(), usage: None };
+        }
     };
     let headers = std::mem::take(&mut reply.headers);
     let (ending, usage) = if !(200..300).contains(&reply.status) {
@@ -135,7 +140,9 @@ fn stream_of_whole(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Op
     };
     let usage = checked.usage.unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, &checked.output));
     let mut frames = Vec::new();
-    if unfold(&checked.body, shape(turn, target.model, turn.include_usage()), usage, &mut frames) != End::Complete {
+    if unfold(&checked.body, shape(turn, target.model, turn.include_usage()), usage, &mut frames)
+        != End::Complete
+    {
         return (Ending::NoAnswer(NoAnswer::WrongShape), Some(usage));
     }
     turn.finish(&frames);
@@ -155,7 +162,9 @@ fn read_whole(turn: &Turn, target: &Target<'_>, reply: &mut Reply, watch: &Watch
         Operation::Chat(_) if sniff(&body) == Sniffed::Events => whole_of_stream(turn, target, &body),
         Operation::Chat(_) => match completion::check(&body, fallback(turn, target.model)) {
             Ok(checked) => {
-                let usage = checked.usage.unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, &checked.output));
+                let usage = checked
+                    .usage
+                    .unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, &checked.output));
                 send_whole(turn, checked.body, usage)
             }
             Err(no) => (refused(no.why), no.usage),
@@ -172,7 +181,8 @@ fn read_whole(turn: &Turn, target: &Target<'_>, reply: &mut Reply, watch: &Watch
 
 /// A whole answer was asked for and a stream came: the client gets a whole answer all the same.
 fn whole_of_stream(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Option<Usage>) {
-    let (mut decoder, mut shaper) = (sse::Decoder::new(), chunk::ChunkShaper::new(shape(turn, target.model, true)));
+    let (mut decoder, mut shaper) =
+        (sse::Decoder::new(), chunk::ChunkShaper::new(shape(turn, target.model, true)));
     let mut frames = Vec::new();
     decoder.push(body);
     decoder.finish();
@@ -187,7 +197,8 @@ fn whole_of_stream(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Op
             return (Ending::ErrorInAnswer(error), shaper.usage());
         }
     }
-    let usage = shaper.usage().unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, shaper.output()));
+    let usage =
+        shaper.usage().unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, shaper.output()));
     match shaper.end(usage, &mut frames) {
         End::Complete => send_whole(turn, fold(&frames), usage),
         End::Empty => (Ending::NoAnswer(NoAnswer::Empty), Some(usage)),
@@ -211,7 +222,11 @@ fn refused(why: Why) -> Ending {
 }
 
 fn fallback(turn: &Turn, model: &Model) -> Fallback {
-    Fallback { id: fresh_id("chatcmpl-"), created_s: turn.arrived.wall_ms / 1000, model: model.id.to_string() }
+    Fallback {
+        id: fresh_id("chatcmpl-"),
+        created_s: turn.arrived.wall_ms / 1000,
+        model: model.id.to_string(),
+    }
 }
 
 fn shape(turn: &Turn, model: &Model, include_usage: bool) -> ShapeOptions {

@@ -102,7 +102,12 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: Facts) {
     };
     let calls = told.failover.as_ref().map_or(0, |failover| failover.calls());
     gateway.counts.count(record.status == 200 && record.error.is_none());
-    gateway.store.row(row(&record, served.map(|(_, model, _)| Arc::clone(&model.reference)), calls, now.wall_ms));
+    gateway.store.row(row(
+        &record,
+        served.map(|(_, model, _)| Arc::clone(&model.reference)),
+        calls,
+        now.wall_ms,
+    ));
     log::debug!(
         "{} {} {} -> {} {} in {} ms",
         record.id,

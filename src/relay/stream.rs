@@ -139,7 +139,12 @@ impl<'t> Relay<'t> {
                 SseItem::TooLong => {
                     let message = "one event of its stream is too long".to_owned();
                     let kind = FaultKind::TooLarge;
-                    failed = Some(Streamed::Fault(Fault { phase: Phase::Stream, kind, message, request_sent: true }));
+                    failed = Some(Streamed::Fault(Fault {
+                        phase: Phase::Stream,
+                        kind,
+                        message,
+                        request_sent: true,
+                    }));
                     break;
                 }
             };

@@ -210,9 +210,15 @@ pub fn run(gateway: &Gateway, request: Request, outlet: Outlet, cut: &Arc<Cut>) 
         keep_alive: Duration::from_millis(stream.keep_alive_ms),
         first_token: Cell::new(None),
     });
-    let mut story = Story { gateway, snapshot: &snapshot, turn: &turn, body: &body, ask, resolution, requested, cut };
+    let mut story =
+        Story { gateway, snapshot: &snapshot, turn: &turn, body: &body, ask, resolution, requested, cut };
     let told = story.tell(&controls);
-    record::keep(gateway, &snapshot, &turn, record::Facts { id, client, requested: story.requested, resolution: story.resolution.route, told });
+    record::keep(
+        gateway,
+        &snapshot,
+        &turn,
+        record::Facts { id, client, requested: story.requested, resolution: story.resolution.route, told },
+    );
 }
 
 /// What came of a turn.
@@ -292,7 +298,8 @@ impl Story<'_> {
             pinned: self.resolution.how == How::Pin,
         };
         let mut live = self.gateway.live.lock();
-        let order: Arc<Order> = live.orders.get(self.snapshot.id, catalog, &self.resolution, self.ask.needed());
+        let order: Arc<Order> =
+            live.orders.get(self.snapshot.id, catalog, &self.resolution, self.ask.needed());
         Failover::new(order, self.ask, policy, &manner, &mut live, clock::now())
     }
 
@@ -308,7 +315,9 @@ impl Story<'_> {
         }
         let adapted = match self.turn.operation() {
             Operation::Chat(facts) => adapt::adapt(self.body, facts, provider, model, &attempt.drops),
-            Operation::Embeddings(facts) => adapt::adapt_embeddings(self.body, facts, provider, model, &attempt.drops),
+            Operation::Embeddings(facts) => {
+                adapt::adapt_embeddings(self.body, facts, provider, model, &attempt.drops)
+            }
         };
         let adapted = match adapted {
             Ok(adapted) => adapted,
@@ -328,7 +337,8 @@ impl Story<'_> {
         let mut top_up = |tokens: u64| {
             self.gateway.live.lock().ledger.top_up(&mut attempt.reservation, tokens);
         };
-        let attempted = attempt::make(self.turn, &self.gateway.client, &target, &adapted, self.cut, &mut top_up);
+        let attempted =
+            attempt::make(self.turn, &self.gateway.client, &target, &adapted, self.cut, &mut top_up);
         let left = self.turn.client_left() || self.cut.is_cut();
         let outcome = self.judge(&target, &attempted, left);
         let committed = self.turn.committed() || self.turn.first_token().is_some();
@@ -340,7 +350,15 @@ impl Story<'_> {
         let was_served = matches!(outcome, Outcome::Served { .. });
         let client_left = matches!(outcome, Outcome::ClientLeft);
         let has_field = |name: &str| self.body.given(name).is_some();
-        failover.report(catalog, &mut self.gateway.live.lock(), attempt, outcome, spent, &has_field, clock::now());
+        failover.report(
+            catalog,
+            &mut self.gateway.live.lock(),
+            attempt,
+            outcome,
+            spent,
+            &has_field,
+            clock::now(),
+        );
         if was_served {
             return Some(Told { served: Some(served), status: 200, error: None, failover: None, usage });
         }
@@ -378,7 +396,8 @@ impl Story<'_> {
         };
         let now = clock::now();
         let clock_behind = now.wall_ms / 1000 < clock::built_s();
-        let signal = Signal { provider: target.provider, prompt_tokens: self.ask.prompt_tokens, clock_behind, end };
+        let signal =
+            Signal { provider: target.provider, prompt_tokens: self.ask.prompt_tokens, clock_behind, end };
         classify(&signal, now)
     }
 
@@ -402,7 +421,13 @@ impl Story<'_> {
         let last = failover.hops().last().map(|hop| Served { at: hop.at, key: hop.key });
         if dead.end == DeadEnd::ClientLeft {
             let error = Some("client_closed".into());
-            return Told { served: last, status: CLIENT_CLOSED, error, failover: Some(failover), usage: None };
+            return Told {
+                served: last,
+                status: CLIENT_CLOSED,
+                error,
+                failover: Some(failover),
+                usage: None,
+            };
         }
         let error = terminal::answer(dead, &failover, &self.asked());
         self.turn.info.borrow_mut().attempts = failover.calls();
@@ -411,7 +436,13 @@ impl Story<'_> {
     }
 
     /// Tells the client why it gets no answer, or no whole one.
-    fn refuse(&self, error: &ApiError, last: Option<Served>, failover: Option<Failover>, usage: Option<Usage>) -> Told {
+    fn refuse(
+        &self,
+        error: &ApiError,
+        last: Option<Served>,
+        failover: Option<Failover>,
+        usage: Option<Usage>,
+    ) -> Told {
         let mut info = self.turn.info_now();
         if !self.turn.committed() {
             // Nobody served; who was tried stands in the body.
@@ -433,7 +464,9 @@ impl Story<'_> {
     /// Holds the request until a candidate frees up, if that is soon enough and the client is patient. False when it
     /// is not, and when the client has left.
     fn wait_for(&self, dead: &Dead, wait_ends: Instant) -> bool {
-        let Some(retry_in_ms) = dead.blocked.iter().filter_map(|blocked| blocked.retry_in_ms).min() else { return false };
+        let Some(retry_in_ms) = dead.blocked.iter().filter_map(|blocked| blocked.retry_in_ms).min() else {
+            return false;
+        };
         let ends = clock::instant() + Duration::from_millis(retry_in_ms) + WAIT_MARGIN;
         if ends > wait_ends {
             return false;
