@@ -452,7 +452,7 @@ fn check_key_object(at: &str, map: &Map<String, Value>) -> Result<(), String> {
     if let Some(unknown) = map.keys().find(|key| !KEY_MEMBERS.contains(&key.as_str())) {
         return Err(format!("{at}.{unknown}: unknown; a key has {}", KEY_MEMBERS.join(", ")));
     }
-    if !map.get("name").is_none_or(|name| name.as_str().is_some_and(|text| !text.trim().is_empty())) {
+    if map.get("name").is_some_and(|name| name.as_str().is_none_or(|text| text.trim().is_empty())) {
         return Err(format!("{at}.name: must be a text that is not empty"));
     }
     match (map.get("key"), map.get("sha256")) {

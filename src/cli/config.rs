@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_good_configuration_is_ok() {
-        let site = Site::new();
+        let site = Site::empty();
         let ran = site.run(&["config", "check"]);
         assert_eq!((ran.status, ran.out.ends_with("\nok\n")), (0, true), "{}", ran.out);
         let ran = site.run(&["config", "--json", "check"]);
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn faults_are_told_with_file_and_field() {
-        let site = Site::new();
+        let site = Site::empty();
         site.write("freeway.config.json", r#"{"maxAttempts": "3"}"#);
         let ran = site.run(&["config", "check"]);
         assert_eq!(ran.status, 1);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_bad_provider_file_fails_the_check_and_a_warning_does_not() {
-        let site = Site::new();
+        let site = Site::empty();
         site.write(
             "providers/a.json",
             r#"{"id": "a", "baseUrl": "https://a.example", "auth": {"type": "none"}, "hue": 1}"#,
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_usage() {
-        let site = Site::new();
+        let site = Site::empty();
         for line in [
             vec!["config"],
             vec!["config", "chekc"],

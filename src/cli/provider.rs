@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn the_list_says_what_is_missing() {
-        let mut site = Site::new();
+        let mut site = Site::empty();
         site.process.insert("GROQ_API_KEY".into(), "test-key-groq-1,test-key-groq-2".into());
         let ran = site.run(&["provider", "list"]);
         let line =
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn d_a_new_file_is_made_from_words_in_any_order() {
         let check = |line: &[&str], pointer: &str, expected: Value| {
-            let site = Site::new();
+            let site = Site::empty();
             let ran = site.run(&[&["provider"], line].concat());
             assert_eq!(ran.status, 0, "{line:?}: {}", ran.err);
             let file: Value = serde_json::from_str(&site.read("providers/acme-ai.json")).expect("JSON");
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn d_a_new_file_refuses_what_could_not_work() {
-        let site = Site::new();
+        let site = Site::empty();
         let check = |line: &[&str], expected: &str| {
             let ran = site.run(&[&["provider", "new"], line].concat());
             assert!(
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_file_is_not_overwritten_unasked() {
-        let site = Site::new();
+        let site = Site::empty();
         site.write("providers/acme.json", "mine");
         let ran = site.run(&["provider", "new", "acme"]);
         assert_eq!((ran.status, site.read("providers/acme.json").as_str()), (FAILED, "mine"));
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn fresh_lists_are_kept_for_the_next_start() {
-        let mut site = Site::new();
+        let mut site = Site::empty();
         let upstream = Upstream::start(|request| match request.key.as_str() {
             "test-key-good" => {
                 (200, String::new(), json!({"data": [{"id": "m/one"}, {"id": "two:free"}]}).to_string())
