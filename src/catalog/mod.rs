@@ -3,6 +3,7 @@
 pub mod address;
 pub mod boxfile;
 pub mod bundled;
+pub mod check;
 pub mod clients;
 pub mod config;
 pub mod discovery;

@@ -211,7 +211,13 @@ pub static TABLE: &[Row] = &[
     ),
     row("server.writeMs", Whole(1, HOUR_MS), "30000", "Longest time for one write to a client"),
     row("server.stopMs", Whole(0, HOUR_MS), "20000", "How long a stop waits for answers in flight"),
-    row("log.level", Word(&["error", "warn", "info", "debug"]), "\"info\"", "What is logged"),
+    named(
+        "log.level",
+        &["FREEWAY_LOG"],
+        Word(&["error", "warn", "info", "debug"]),
+        "\"info\"",
+        "What is logged",
+    ),
     later(
         "log.previews",
         Flag,
