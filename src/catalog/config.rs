@@ -241,6 +241,8 @@ impl Reader<'_> {
                 message,
             });
         }
+        // Browsers send an origin without a slash at its end.
+        cors_origins.iter_mut().for_each(|origin| origin.truncate(origin.trim_end_matches('/').len()));
         let strategy = |text: Option<String>| text.and_then(|name| Strategy::by_name(&name));
         Settings {
             host: self.text("host").unwrap_or_default(),

@@ -49,8 +49,8 @@ pub struct Row {
 
 pub const STRATEGIES: [&str; 4] = ["priority", "round-robin", "least-used", "fastest"];
 /// Kinds of bench whose steps can be set.
-pub const BENCH_CAUSES: [&str; 7] =
-    ["auth", "credit", "forbidden", "rateLimit", "modelMissing", "unavailable", "noAnswer"];
+pub const BENCH_CAUSES: [&str; 8] =
+    ["auth", "credit", "forbidden", "rateLimit", "quota", "modelMissing", "unavailable", "noAnswer"];
 
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
