@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::provider::*;
 use super::slots::Slots;
 use super::spec_model::{MODELS_MAX, is_model_id};
+use crate::base::clock::Now;
 use crate::base::text::truncate;
 
 /// Priority of a discovered model: behind the declared ones, which stand at 50 unless their file says otherwise.
@@ -277,6 +278,19 @@ pub fn standing(billing: Billing, free: Option<bool>, allow_paid: bool) -> Stand
     }
 }
 
+/// Whether a provider's list is to be fetched: never fetched, of another address, or older than `ttl_ms`. A list from
+/// the future, which a clock that stepped back leaves behind, counts as old.
+pub fn is_due(provider: &Provider, discovered: &Discovered, ttl_ms: u64, now: Now) -> bool {
+    if !provider.enabled || !provider.configured() || provider.models_endpoint.is_none() {
+        return false;
+    }
+    let fresh = |list: &DiscoveredList| {
+        let age_ms = now.wall_ms.checked_sub(list.fetched_wall_ms);
+        list.base_url == provider.base_url && age_ms.is_some_and(|age_ms| age_ms < ttl_ms)
+    };
+    !discovered.lists.get(&*provider.id).is_some_and(fresh)
+}
+
 /// Adds what was discovered to a provider: new ids behind the declared ones, and windows that the file leaves open.
 pub fn merge(provider: &mut Provider, list: &DiscoveredList, allow_paid: bool, slots: &mut Slots) {
     if provider.models_endpoint.is_none() || list.base_url != provider.base_url {
@@ -286,6 +300,13 @@ pub fn merge(provider: &mut Provider, list: &DiscoveredList, allow_paid: bool, s
         if let Some(known) = provider.models.iter_mut().find(|model| *model.id == found.id) {
             known.context = known.context.or(found.context);
             known.max_output = known.max_output.or(found.max_output);
+            // A promotion may end while the file still names the model.
+            if found.free == Some(false)
+                && standing(provider.billing, found.free, allow_paid) == Standing::Paid
+            {
+                known.enabled = false;
+                known.standing = Standing::Paid;
+            }
             continue;
         }
         if provider.models.len() >= MODELS_MAX {
@@ -442,6 +463,42 @@ mod tests {
         check(Billing::Mixed, [Free, Unpriced, Paid]);
         check(Billing::Paid, [Free, Paid, Paid]);
         assert_eq!(standing(Billing::Paid, Some(false), true), Free);
+    }
+
+    #[test]
+    fn a_list_is_fetched_when_it_is_old_or_of_another_address() {
+        let acme = provider(json!({}));
+        let list =
+            DiscoveredList { fetched_wall_ms: 1_000, base_url: acme.base_url.clone(), models: Vec::new() };
+        let mut discovered = Discovered::default();
+        let due = |discovered: &Discovered, wall_ms| is_due(&acme, discovered, 500, Now::at(0, wall_ms));
+        assert!(due(&discovered, 1_000));
+        discovered.lists.insert("acme".into(), list.clone());
+        assert!(!due(&discovered, 1_499) && due(&discovered, 1_500) && due(&discovered, 999));
+        discovered
+            .lists
+            .insert("acme".into(), DiscoveredList { base_url: "https://old.example".into(), ..list });
+        assert!(due(&discovered, 1_001));
+        let off = provider(json!({"modelsEndpoint": null}));
+        assert!(!is_due(&off, &Discovered::default(), 500, Now::at(0, 0)));
+    }
+
+    #[test]
+    fn a_declared_model_that_turned_paid_is_switched_off() {
+        let found =
+            |id: &str| DiscoveredModel { id: id.into(), free: Some(false), ..DiscoveredModel::default() };
+        for (billing, allow_paid, expected) in
+            [("mixed", false, false), ("mixed", true, true), ("freeTier", false, true)]
+        {
+            let mut acme = provider(json!({"billing": billing}));
+            let list = DiscoveredList {
+                fetched_wall_ms: 0,
+                base_url: acme.base_url.clone(),
+                models: vec![found("known")],
+            };
+            merge(&mut acme, &list, allow_paid, &mut Slots::default());
+            assert_eq!(acme.models[0].enabled, expected, "{billing} {allow_paid}");
+        }
     }
 
     #[test]

@@ -77,7 +77,8 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         }
     }
     let keys = providers.iter().flat_map(|provider| &provider.keys).map(|key| key.secret.clone());
-    let redactor = Redactor::new(keys.chain(secrets.iter().cloned()));
+    let woven = woven_secrets(&providers, &variables);
+    let redactor = Redactor::new(keys.chain(secrets.iter().cloned()).chain(woven));
     let catalog = Catalog { providers };
     Ok(Snapshot {
         names: Names::new(&catalog),
@@ -89,6 +90,22 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         sources,
         secrets,
     })
+}
+
+/// Values of variables that stand in headers and addresses of providers: credentials and account ids, as far as they
+/// look like one and not like a host or a word.
+fn woven_secrets(providers: &[Provider], variables: &Variables) -> Vec<Secret> {
+    const SHORTEST: usize = 12;
+    let looks_like_one = |value: &&String| {
+        value.len() >= SHORTEST && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+    };
+    let woven = |value: &&String| {
+        providers.iter().any(|provider| {
+            let headers = provider.headers.iter().map(|(_, header)| header);
+            headers.chain([&provider.base_url]).any(|text| text.contains(value.as_str()))
+        })
+    };
+    variables.values().filter(looks_like_one).filter(woven).map(|value| Secret::new(value.as_str())).collect()
 }
 
 fn read_settings(
@@ -170,7 +187,8 @@ fn read_providers(
             Some(first) => {
                 let message =
                     format!("id: `{}` is taken by {first}; give this provider another id", provider.id);
-                issues.push(issue(IssueLevel::Error, message));
+                let provider = Some(provider.id.to_string());
+                issues.push(Issue { provider, ..issue(IssueLevel::Error, message) });
             }
             None => {
                 origins.insert(Arc::clone(&provider.id), source.file.clone());
@@ -454,6 +472,20 @@ mod tests {
         assert_eq!(second.catalog.providers[0].keys[0].secret.expose(), "test-key-9");
         assert_eq!(second.settings.strategy.name(), "fastest");
         assert!(!second.redactor.redact("with test-key-9 inside").contains("test-key-9"));
+    }
+
+    #[test]
+    fn account_ids_and_secrets_of_headers_are_redacted() {
+        let mut site = Site::new();
+        site.process.insert("ACCOUNT".into(), "0123456789abcdef".into());
+        site.process.insert("TOKEN".into(), "plain-token-of-a-header".into());
+        let file = r#"{"id": "acme", "baseUrl": "https://acme.example/${ACCOUNT}/v1", "auth": {"type": "none"},
+            "headers": {"x-token": "t ${TOKEN}"}}"#;
+        site.write("providers/acme.json", file);
+        let snapshot = site.load(None);
+        let text = snapshot.redactor.redact("no route /0123456789abcdef/v1 with plain-token-of-a-header");
+        assert!(!text.contains("0123456789abcdef") && !text.contains("plain-token-of-a-header"), "{text}");
+        assert!(text.starts_with("no route /"), "{text}");
     }
 
     #[test]

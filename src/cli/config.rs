@@ -7,7 +7,8 @@ use serde_json::json;
 use super::{DONE, FAILED, Failure, World, issue_json, issue_line, issue_lines};
 use crate::catalog::env::Paths;
 use crate::catalog::load::Snapshot;
-use crate::catalog::{IssueLevel, config, example, table};
+use crate::catalog::names::{How, Kind};
+use crate::catalog::{Issue, IssueLevel, config, example, table};
 
 pub const HELP: &str = "\
 usage: freeway config check [--json]
@@ -56,7 +57,11 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
 fn check(json: bool, world: &mut World<'_>) -> u8 {
     let paths = world.paths();
     match world.load(&paths) {
-        Ok(snapshot) => tell(&paths, &snapshot, json, world),
+        Ok(mut snapshot) => {
+            let dead = dead_names(&paths, &snapshot);
+            snapshot.issues.extend(dead);
+            tell(&paths, &snapshot, json, world)
+        }
         Err(issues) => {
             if json {
                 let issues: Vec<_> = issues.iter().map(issue_json).collect();
@@ -68,6 +73,33 @@ fn check(json: bool, world: &mut World<'_>) -> u8 {
             FAILED
         }
     }
+}
+
+/// Aliases and entries of profiles that mean nothing now. Only warnings: a model list may still bring them.
+fn dead_names(paths: &Paths, snapshot: &Snapshot) -> Vec<Issue> {
+    let settings = &snapshot.settings;
+    let aliases = settings.aliases.iter().map(|(name, target)| (format!("aliases.{name}"), target));
+    let profiles = settings.profiles.iter().flat_map(|(name, profile)| {
+        profile.models.iter().map(move |target| (format!("profiles.{name}"), target))
+    });
+    let mut issues = Vec::new();
+    for (place, target) in aliases.chain(profiles) {
+        let asked = [target.clone()];
+        let means = |kind| snapshot.names.resolve(&snapshot.catalog, settings, &asked, kind);
+        let found = means(Kind::Chat);
+        if found.how != How::Unmatched || means(Kind::Embed).how != How::Unmatched {
+            continue;
+        }
+        let hint =
+            found.suggestions.first().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        issues.push(Issue {
+            file: paths.config.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            provider: None,
+            level: IssueLevel::Warning,
+            message: format!("{place}: `{target}` names no model just now{hint}"),
+        });
+    }
+    issues
 }
 
 fn tell(paths: &Paths, snapshot: &Snapshot, json: bool, world: &mut World<'_>) -> u8 {
@@ -116,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_good_configuration_is_ok() {
-        let site = Site::new();
+        let site = Site::empty();
         let ran = site.run(&["config", "check"]);
         assert_eq!((ran.status, ran.out.ends_with("\nok\n")), (0, true), "{}", ran.out);
         let ran = site.run(&["config", "--json", "check"]);
@@ -126,7 +158,7 @@ mod tests {
 
     #[test]
     fn faults_are_told_with_file_and_field() {
-        let site = Site::new();
+        let site = Site::empty();
         site.write("freeway.config.json", r#"{"maxAttempts": "3"}"#);
         let ran = site.run(&["config", "check"]);
         assert_eq!(ran.status, 1);
@@ -147,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_bad_provider_file_fails_the_check_and_a_warning_does_not() {
-        let site = Site::new();
+        let site = Site::empty();
         site.write(
             "providers/a.json",
             r#"{"id": "a", "baseUrl": "https://a.example", "auth": {"type": "none"}, "hue": 1}"#,
@@ -159,8 +191,20 @@ mod tests {
     }
 
     #[test]
+    fn names_that_mean_nothing_are_warnings() {
+        let site = Site::empty();
+        let text = r#"{"aliases": {"a": "groq/lllama-3.3-70b-versatile", "b": "embed"}, "profiles": {"p": ["fast", "no-such-model-at-all"]}}"#;
+        site.write("freeway.config.json", text);
+        let ran = site.run(&["config", "check"]);
+        let warnings: Vec<&str> = ran.out.lines().filter(|line| line.starts_with("warning")).collect();
+        assert_eq!((ran.status, warnings.len()), (0, 2), "{}", ran.out);
+        let expected = "aliases.a: `groq/lllama-3.3-70b-versatile` names no model just now; did you mean `groq/llama-3.3-70b-versatile`?";
+        assert!(warnings[0].ends_with(expected), "{}", warnings[0]);
+    }
+
+    #[test]
     fn what_is_not_understood_is_usage() {
-        let site = Site::new();
+        let site = Site::empty();
         for line in [
             vec!["config"],
             vec!["config", "chekc"],

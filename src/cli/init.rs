@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_first_start_gets_a_key_and_a_file_to_fill_in() {
-        let site = Site::new();
+        let site = Site::empty();
         let ran = site.run(&["init", "--json"]);
         let found = ran.json();
         let key = found["key"].as_str().expect("a key").to_owned();
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_second_run_changes_nothing() {
-        let site = Site::new();
+        let site = Site::empty();
         site.write(".env", "GROQ_API_KEY=test-key-1");
         site.run(&["init"]);
         let clients = site.read("data/clients.json");
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn lan_opens_the_gateway_with_keys() {
-        let site = Site::new();
+        let site = Site::empty();
         site.write(".env", "GROQ_API_KEY=test-key-1");
         let found = site.run(&["init", "--lan", "--json"]).json();
         let admin = found["adminKey"].as_str().expect("an admin key").to_owned();
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_bad_configuration_stays_untouched() {
-        let site = Site::new();
+        let site = Site::empty();
         site.write("freeway.config.json", "{");
         let ran = site.run(&["init"]);
         assert!(ran.status == 1 && ran.err.contains("nothing was changed"), "{}", ran.err);

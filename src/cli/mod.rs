@@ -280,7 +280,7 @@ pub mod testing {
     }
 
     impl Site {
-        pub fn new() -> Site {
+        pub fn empty() -> Site {
             Site { folder: tempfile::tempdir().expect("a folder"), process: Variables::new() }
         }
 

@@ -284,14 +284,6 @@ fn today(wall_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// What a fetch of one list came to.
-struct Fetched {
-    id: String,
-    models: usize,
-    took_ms: u64,
-    error: Option<String>,
-}
-
 fn refresh(ids: &[String], json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
     let paths = world.paths();
     let snapshot = load_all(&paths, world)?;
@@ -301,76 +293,48 @@ fn refresh(ids: &[String], json: bool, world: &mut World<'_>) -> Result<u8, Fail
     }
     let client = client(&paths, world)?;
     let mut discovered = load::read_discovered(&paths.data);
-    let mut all = Vec::new();
+    let (mut lines, mut lists, mut fetched, mut failed) = (Vec::new(), Vec::new(), 0, 0);
     for provider in known {
-        let named = ids.iter().any(|id| *provider.id == **id);
         let due = provider.enabled && provider.configured() && provider.models_endpoint.is_some();
-        if !(named || ids.is_empty() && due) {
+        if !(ids.is_empty() && due || ids.iter().any(|id| *provider.id == **id)) {
             continue;
         }
-        let (fetched, list) = fetch(&client, &snapshot, provider);
-        if let Some(list) = list {
-            discovered.lists.insert(provider.id.to_string(), list);
+        let id = provider.id.to_string();
+        match fetch(&client, provider) {
+            Ok((list, took_ms)) => {
+                fetched += 1;
+                let count = list.models.len();
+                lines.push(format!("{id}: {count} models ({took_ms} ms)"));
+                lists.push(json!({"id": id, "ok": true, "models": count, "ms": took_ms, "error": null}));
+                discovered.lists.insert(id, list);
+            }
+            Err(error) => {
+                failed += 1;
+                let error = snapshot.redactor.redact(&error).into_owned();
+                lines.push(format!("{id}: {error}"));
+                lists.push(json!({"id": id, "ok": false, "models": null, "ms": null, "error": error}));
+            }
         }
-        all.push(fetched);
     }
-    if all.iter().any(|fetched| fetched.error.is_none()) {
+    if fetched > 0 {
         load::write_discovered(&paths.data, &discovered)
             .map_err(|error| Failure::Failed(format!("{}: {error}", paths.data.display())))?;
     }
-    let ok = all.iter().all(|fetched| fetched.error.is_none());
     if json {
-        let lists: Vec<Value> = all
-            .iter()
-            .map(|f| json!({"id": f.id, "ok": f.error.is_none(), "models": f.models, "ms": f.took_ms, "error": f.error}))
-            .collect();
-        world.say_json(&json!({"ok": ok, "providers": lists}));
+        world.say_json(&json!({"ok": failed == 0, "providers": lists}));
+    } else if lines.is_empty() {
+        world.say("No provider has a key and a model list yet; see `freeway provider list`.");
     } else {
-        for fetched in &all {
-            match &fetched.error {
-                None => {
-                    world.say(format!("{}: {} models ({} ms)", fetched.id, fetched.models, fetched.took_ms))
-                }
-                Some(error) => world.say(format!("{}: {error}", fetched.id)),
-            }
-        }
-        if all.is_empty() {
-            world.say("No provider has a key and a model list yet; see `freeway provider list`.");
-        }
+        world.say(lines.join("\n"));
     }
-    Ok(if ok { DONE } else { FAILED })
+    Ok(if failed == 0 { DONE } else { FAILED })
 }
 
-/// Fetches one list with the first key that is let in.
-fn fetch(client: &Client, snapshot: &Snapshot, provider: &Provider) -> (Fetched, Option<DiscoveredList>) {
-    let mut fetched = Fetched { id: provider.id.to_string(), models: 0, took_ms: 0, error: None };
-    if let Some(error) = provider.config_error() {
-        fetched.error = Some(error);
-        return (fetched, None);
-    }
-    for key in &provider.keys {
-        let Some(answered) = probe::list(client, provider, key) else {
-            fetched.error = Some("its file switches discovery off (modelsEndpoint is null)".into());
-            return (fetched, None);
-        };
-        let models = match answered {
-            Ok(answer) => {
-                fetched.took_ms = answer.took_ms;
-                probe::models_of(provider, &answer)
-            }
-            Err(fault) => Err(fault.message),
-        };
-        match models {
-            Ok(models) => {
-                fetched.models = models.len();
-                fetched.error = None;
-                let (base_url, fetched_wall_ms) = (provider.base_url.clone(), clock::now().wall_ms);
-                return (fetched, Some(DiscoveredList { fetched_wall_ms, base_url, models }));
-            }
-            Err(error) => fetched.error = Some(snapshot.redactor.redact(&error).into_owned()),
-        }
-    }
-    (fetched, None)
+/// Fetches one list, in the form in which it is kept.
+fn fetch(client: &Client, provider: &Provider) -> Result<(DiscoveredList, u64), String> {
+    let fetched = probe::fetch_models(client, provider)?;
+    let (base_url, fetched_wall_ms) = (provider.base_url.clone(), clock::now().wall_ms);
+    Ok((DiscoveredList { fetched_wall_ms, base_url, models: fetched.models }, fetched.took_ms))
 }
 
 #[cfg(test)]
@@ -381,7 +345,7 @@ mod tests {
 
     #[test]
     fn the_list_says_what_is_missing() {
-        let mut site = Site::new();
+        let mut site = Site::empty();
         site.process.insert("GROQ_API_KEY".into(), "test-key-groq-1,test-key-groq-2".into());
         let ran = site.run(&["provider", "list"]);
         let line =
@@ -412,7 +376,7 @@ mod tests {
     #[test]
     fn d_a_new_file_is_made_from_words_in_any_order() {
         let check = |line: &[&str], pointer: &str, expected: Value| {
-            let site = Site::new();
+            let site = Site::empty();
             let ran = site.run(&[&["provider"], line].concat());
             assert_eq!(ran.status, 0, "{line:?}: {}", ran.err);
             let file: Value = serde_json::from_str(&site.read("providers/acme-ai.json")).expect("JSON");
@@ -441,7 +405,7 @@ mod tests {
 
     #[test]
     fn d_a_new_file_refuses_what_could_not_work() {
-        let site = Site::new();
+        let site = Site::empty();
         let check = |line: &[&str], expected: &str| {
             let ran = site.run(&[&["provider", "new"], line].concat());
             assert!(
@@ -464,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_file_is_not_overwritten_unasked() {
-        let site = Site::new();
+        let site = Site::empty();
         site.write("providers/acme.json", "mine");
         let ran = site.run(&["provider", "new", "acme"]);
         assert_eq!((ran.status, site.read("providers/acme.json").as_str()), (FAILED, "mine"));
@@ -489,7 +453,7 @@ mod tests {
 
     #[test]
     fn fresh_lists_are_kept_for_the_next_start() {
-        let mut site = Site::new();
+        let mut site = Site::empty();
         let upstream = Upstream::start(|request| match request.key.as_str() {
             "test-key-good" => {
                 (200, String::new(), json!({"data": [{"id": "m/one"}, {"id": "two:free"}]}).to_string())

@@ -447,7 +447,7 @@ mod tests {
     }
 
     fn site(upstream: &Upstream, key: &str) -> Site {
-        let mut site = Site::new();
+        let mut site = Site::empty();
         site.process.insert("ACME_KEY".into(), key.into());
         site.write("providers/acme.json", &upstream.file("acme"));
         site
@@ -533,7 +533,7 @@ mod tests {
 
     #[test]
     fn d_json_is_printed_whatever_is_wrong() {
-        let mut site = Site::new();
+        let mut site = Site::empty();
         site.write("providers/bad.json", "{ \"id\": ");
         site.write(
             "providers/nokey.json",

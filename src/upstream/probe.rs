@@ -84,6 +84,34 @@ pub fn models_of(provider: &Provider, answer: &Answer) -> Result<Vec<DiscoveredM
     discovery::parse_models(provider, &answer.body)
 }
 
+/// A fetched model list.
+#[derive(Debug)]
+pub struct Fetched {
+    pub models: Vec<DiscoveredModel>,
+    pub took_ms: u64,
+}
+
+/// Fetches the model list with the first key that is let in. The error is of the last key tried, unredacted.
+pub fn fetch_models(client: &Client, provider: &Provider) -> Result<Fetched, String> {
+    if let Some(error) = provider.config_error() {
+        return Err(error);
+    }
+    let mut failed = String::new();
+    for key in &provider.keys {
+        let answered = list(client, provider, key);
+        let answered = answered.ok_or("its file switches discovery off (modelsEndpoint is null)")?;
+        let fetched = answered.map_err(|fault| fault.message).and_then(|answer| {
+            let models = models_of(provider, &answer)?;
+            Ok(Fetched { models, took_ms: answer.took_ms })
+        });
+        match fetched {
+            Ok(fetched) => return Ok(fetched),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
 /// Asks one model for a few tokens, or for the vector of one word.
 pub fn try_model(client: &Client, provider: &Provider, model: &Model, key: &Key) -> Result<Answer, Fault> {
     let (path, body) = if model.caps.has(Caps::EMBED) {
