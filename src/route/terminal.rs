@@ -462,7 +462,7 @@ mod tests {
             "bare: provider not configured: no API key found (set BARE_KEY)",
         );
         check(&error, 503, "no_provider_configured", "off: provider disabled");
-        let error = dead(&[plain.clone()], tools, nothing);
+        let error = dead(std::slice::from_ref(&plain), tools, nothing);
         check(&error, 400, "capability_unavailable", "tools");
         assert_eq!(error.param.as_deref(), Some("tools"));
         check(&dead(&[plain, bare], tools, nothing), 400, "capability_unavailable", "tools");
