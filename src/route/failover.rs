@@ -1,5 +1,5 @@
 //! The failover machine of one request, fed by its driver: `next` chooses and reserves, `report` judges what became of
-//! it. The second half of the blame table stands in [`Failover::punish`] and [`Failover::go_on`].
+//! it. Of the blame table, the column of this request stands in [`Failover::go_on`], the benches in [`super::verdict`].
 //!
 //! What it promises, whatever upstreams do: at most [`CALLS_MAX`] upstream calls, at most `max_attempts` different
 //! models, none begun after the budget; nobody is called who sits on a bench or has no room; every reservation that
@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use super::live::Live;
 use super::outcome::{Class, Failure, Outcome};
-use super::plan::{Ask, Blocked, Obstacle, Order, View, key_scopes};
+use super::plan::{Ask, Blocked, Obstacle, Order, View};
+use super::verdict::{Call, Policy};
 use crate::base::clock::Now;
-use crate::catalog::provider::{Key, Model, Provider};
-use crate::catalog::settings::{BenchSteps, Settings, Strategy};
+use crate::catalog::provider::{Model, Provider};
+use crate::catalog::settings::Strategy;
 use crate::catalog::{Catalog, ModelIx};
-use crate::quota::bench::{LOCAL_STEPS, Term};
-use crate::quota::ledger::credits;
-use crate::quota::{Cause, Claims, Reservation, Scope, Spent, Want};
+use crate::quota::{Claims, Reservation, Scope, Spent, Want};
 
 /// Upstream calls for one request, those with another key or fewer fields included.
 pub const CALLS_MAX: u32 = 20;
@@ -25,44 +24,6 @@ const LIMITED_MODELS_MAX: usize = 2;
 const EMPTY_MAX: u32 = 2;
 /// Times that fields are left out for one model.
 const DROPS_MAX: u32 = 3;
-/// Answers that are none before a model is benched for them.
-const FREE_STRIKES: u32 = 2;
-/// A key that is rate-limited at so many models is benched as a whole, ...
-const LIMITED_KEY_MODELS: usize = 3;
-/// ... and so is one that is forbidden to use so many.
-const FORBIDDEN_KEY_MODELS: usize = 2;
-
-/// What the owner set.
-#[derive(Clone, Copy, Debug)]
-pub struct Policy {
-    /// Attempts at different models.
-    pub max_attempts: u32,
-    /// From admission to the commit.
-    pub budget_ms: u64,
-    /// By the place of the cause in [`Cause::ALL`].
-    steps: [BenchSteps; Cause::ALL.len()],
-}
-
-impl Policy {
-    pub fn new(settings: &Settings) -> Policy {
-        let mut steps = Cause::ALL.map(Cause::steps);
-        for (place, cause) in Cause::ALL.into_iter().enumerate() {
-            if cause == Cause::RateLimit {
-                steps[place].first_ms = settings.cooldown_ms;
-            }
-            if let Some(own) = settings.failover.bench.get(cause.name()) {
-                steps[place] = *own;
-            }
-            steps[place].cap_ms = steps[place].cap_ms.max(steps[place].first_ms);
-        }
-        Policy { max_attempts: settings.max_attempts, budget_ms: settings.failover.budget_ms, steps }
-    }
-
-    fn steps(&self, cause: Cause) -> BenchSteps {
-        let place = Cause::ALL.iter().position(|known| *known == cause);
-        place.and_then(|place| self.steps.get(place)).copied().unwrap_or(cause.steps())
-    }
-}
 
 /// One upstream call that is to be made now.
 #[derive(Debug)]
@@ -81,6 +42,16 @@ pub struct Attempt {
     /// For streams that turn out longer than expected, see `Ledger::top_up`.
     pub reservation: Reservation,
     committed: bool,
+}
+
+/// An attempt that ended.
+pub struct Report<'a> {
+    pub attempt: Attempt,
+    pub outcome: Outcome,
+    /// What the upstream said that it used, or our estimate of it; credits are counted here.
+    pub spent: Spent,
+    /// Whether the request has a top-level field of that name.
+    pub has_field: &'a dyn Fn(&str) -> bool,
 }
 
 /// A failed attempt, for the trail, the log and the last answer.
@@ -267,9 +238,12 @@ impl Failover {
         if !self.tried.contains(&at) {
             self.tried.push(at);
         }
-        let own = self.drops.iter().filter(|(model, _)| *model == at).map(|(_, field)| field.clone());
         let mut drops = live.lessons.refused(model.slot, now).to_vec();
-        drops.extend(own);
+        for (_, field) in self.drops.iter().filter(|(model, _)| *model == at) {
+            if !drops.contains(field) {
+                drops.push(field.clone());
+            }
+        }
         Attempt {
             at,
             key,
@@ -294,60 +268,61 @@ impl Failover {
     }
 
     /// Takes an attempt back: settles its reservation, benches whom the outcome blames, and decides how this request
-    /// goes on, which the following `next` tells. `spent` is what the upstream said that it used, or our estimate of
-    /// it; `has_field` tells whether the request has a top-level field.
-    pub fn report(
-        &mut self,
-        catalog: &Catalog,
-        live: &mut Live,
-        attempt: Attempt,
-        outcome: Outcome,
-        spent: Spent,
-        has_field: &dyn Fn(&str) -> bool,
-        now: Now,
-    ) {
+    /// goes on, which the following `next` tells.
+    pub fn report(&mut self, catalog: &Catalog, live: &mut Live, report: Report<'_>, now: Now) {
+        let Report { attempt, outcome, spent, has_field } = report;
         let (at, key) = (attempt.at, attempt.key);
         let (provider, model) = (catalog.provider(at), catalog.model(at));
         let alone = live.lately.only_it_fails(provider.slot, model.slot, now);
-        let call = Call { provider, model, key: &provider.keys[key], alone, began: attempt.began, now };
-        let took_ms = now.mono_ms.saturating_sub(attempt.began.mono_ms);
+        let answer = self.ask.answer;
+        let call =
+            Call { provider, model, key: &provider.keys[key], answer, alone, began: attempt.began, now };
         match outcome {
             Outcome::Served { exhausted_ms } => {
-                settle(live, &call, attempt.reservation, spent);
+                call.settle(live, attempt.reservation, spent);
                 if !attempt.committed {
-                    live.speeds.answered(call.provider.slot, call.model.slot, self.ask.answer, took_ms, now);
+                    live.speeds.answered(provider.slot, model.slot, answer, call.took_ms(), now);
                 }
-                self.served(live, &call, at, exhausted_ms);
-                live.ledger.record_output(call.model.slot, spent.output_tokens);
+                live.ledger.record_output(model.slot, spent.output_tokens);
+                call.reward(live, exhausted_ms);
+                self.keep_drops(live, &call, at);
             }
             Outcome::ClientLeft => {
-                settle(live, &call, attempt.reservation, spent);
+                call.settle(live, attempt.reservation, spent);
+                live.speeds.undecided(provider.slot);
                 self.end = Some(DeadEnd::ClientLeft);
             }
             Outcome::Failed(failure) => {
                 if failure.reached {
-                    settle(live, &call, attempt.reservation, spent);
+                    call.settle(live, attempt.reservation, spent);
                 } else {
                     live.ledger.release(attempt.reservation);
                 }
-                self.failed(live, &call, &failure, took_ms);
+                self.learn(live, &call, &failure);
+                // When our own budget ended before the provider's time was up, that is nobody's fault.
+                let timed_out = failure.timed_out && failure.status.is_none();
+                let cut_short = call.took_ms() < provider.timeouts.first_byte_ms;
+                if timed_out && cut_short && now.mono_ms >= attempt.deadline_ms {
+                    live.speeds.undecided(provider.slot);
+                } else {
+                    call.punish(live, &failure, &self.policy);
+                }
                 self.go_on(live, &call, at, key, &failure, has_field);
-                self.hops.push(Hop { at, key, took_ms, failure: *failure });
+                self.hops.push(Hop { at, key, took_ms: call.took_ms(), failure: *failure });
             }
         }
     }
 
-    fn served(&mut self, live: &mut Live, call: &Call<'_>, at: ModelIx, exhausted_ms: Option<u64>) {
-        let mut scopes = vec![Scope::Provider(call.provider.slot), Scope::Model(call.model.slot)];
-        scopes.extend(key_scopes(call.key, call.model.slot));
-        live.benches.succeeded(&scopes, call.began.mono_ms, call.now);
-        live.lately.ended(call.provider.slot, call.model.slot, true, call.now);
-        if !call.provider.local {
-            live.network.reached();
-        }
-        self.keep_drops(live, call, at);
-        if let Some(ms) = exhausted_ms {
-            call.bench(live, call.model_quota(), Cause::RateLimit, Term::Named { ms });
+    /// What the upstream taught us about sizes.
+    fn learn(&self, live: &mut Live, call: &Call<'_>, failure: &Failure) {
+        let Some(stated) = failure.stated else { return };
+        let tokens = self.ask.prompt_tokens.saturating_add(self.ask.max_output.unwrap_or(0));
+        match failure.class {
+            Class::TooLong => live.lessons.learn_window(call.model.slot, stated, tokens, call.now),
+            Class::LimitTooSmall => {
+                live.lessons.learn_limit(call.key.account, call.model.slot, stated, tokens, call.now);
+            }
+            _ => {}
         }
     }
 
@@ -358,103 +333,6 @@ impl Failover {
         if !fields.is_empty() {
             live.lessons.learn_refused(call.model.slot, &fields, call.now);
         }
-    }
-
-    /// What a failure does to everybody's future: the figures, the lessons and the benches.
-    fn failed(&self, live: &mut Live, call: &Call<'_>, failure: &Failure, took_ms: u64) {
-        let (provider, model, now) = (call.provider, call.model, call.now);
-        if !provider.local && (failure.status.is_some() || failure.reached) {
-            live.network.reached();
-        }
-        // Our own budget ended before the provider's time was up: that is nobody's fault.
-        let cut_short = failure.timed_out && failure.status.is_none() && now.mono_ms >= self.deadline_ms();
-        if cut_short && took_ms < provider.timeouts.first_byte_ms {
-            live.speeds.undecided(provider.slot);
-            return;
-        }
-        match failure.class {
-            Class::ProviderDown
-            | Class::Unreachable
-            | Class::ModelDown
-            | Class::NoAnswer
-            | Class::EmptyAnswer => {
-                live.speeds.failed(provider.slot, model.slot, self.ask.answer, took_ms, now);
-            }
-            _ => live.speeds.undecided(provider.slot),
-        }
-        let tokens = self.ask.prompt_tokens.saturating_add(self.ask.max_output.unwrap_or(0));
-        match (failure.class, failure.stated) {
-            (Class::TooLong, Some(stated)) => live.lessons.learn_window(model.slot, stated, tokens, now),
-            (Class::LimitTooSmall, Some(stated)) => {
-                live.lessons.learn_limit(call.key.account, model.slot, stated, tokens, now);
-            }
-            _ => {}
-        }
-        self.punish(live, call, failure);
-    }
-
-    /// The bench column of the blame table.
-    fn punish(&self, live: &mut Live, call: &Call<'_>, failure: &Failure) {
-        let growing = |cause| Term::Growing(self.policy.steps(cause));
-        let named_or = |cause| failure.wait_ms.map_or(growing(cause), |ms| Term::Named { ms });
-        let model = call.model.slot;
-        match failure.class {
-            Class::BadKey => {
-                call.bench(live, Scope::Key(call.key.slot), Cause::Auth, growing(Cause::Auth));
-            }
-            Class::NoCredit => {
-                call.bench(live, call.account(), Cause::Credit, named_or(Cause::Credit));
-            }
-            Class::Forbidden => {
-                let scope = Scope::KeyModel(call.key.slot, model);
-                call.bench(live, scope, Cause::Forbidden, growing(Cause::Forbidden));
-                if call.benched_models(live, Cause::Forbidden).len() >= FORBIDDEN_KEY_MODELS {
-                    let whole = Scope::Key(call.key.slot);
-                    call.bench(live, whole, Cause::Forbidden, growing(Cause::Forbidden));
-                }
-            }
-            Class::RateLimited | Class::QuotaSpent => {
-                let cause = if failure.class == Class::QuotaSpent { Cause::Quota } else { Cause::RateLimit };
-                let scope = if failure.account_wide { call.account() } else { call.model_quota() };
-                call.bench(live, scope, cause, named_or(cause));
-                let remaining = call.benched_models(live, cause);
-                if remaining.len() >= LIMITED_KEY_MODELS {
-                    let ms = remaining.into_iter().min().unwrap_or(1);
-                    call.bench(live, Scope::Key(call.key.slot), cause, Term::Named { ms });
-                }
-            }
-            Class::ModelMissing => {
-                call.bench(live, Scope::Model(model), Cause::ModelMissing, growing(Cause::ModelMissing));
-            }
-            Class::ProviderDown | Class::Unreachable | Class::ModelDown => {
-                self.unavailable(live, call, failure)
-            }
-            Class::NoAnswer | Class::EmptyAnswer => {
-                let steps = call.steps(self.policy.steps(Cause::NoAnswer));
-                let term = Term::Patient { steps, free_strikes: FREE_STRIKES };
-                call.bench(live, Scope::Model(model), Cause::NoAnswer, term);
-            }
-            Class::LimitTooSmall | Class::TooLong | Class::Clock | Class::BadRequest | Class::Policy => {}
-        }
-    }
-
-    /// Benches a provider that is down, or only its model; nobody when it is our own network.
-    fn unavailable(&self, live: &mut Live, call: &Call<'_>, failure: &Failure) {
-        let (provider, model) = (call.provider.slot, call.model.slot);
-        let mut steps = call.steps(self.policy.steps(Cause::Unavailable));
-        if let Some(ms) = failure.wait_ms {
-            steps = BenchSteps { first_ms: ms, cap_ms: steps.cap_ms.max(ms) };
-        }
-        let only_model =
-            failure.class == Class::ModelDown || (failure.class == Class::ProviderDown && call.alone);
-        let scope = if only_model { Scope::Model(model) } else { Scope::Provider(provider) };
-        let bench = call.bench(live, scope, Cause::Unavailable, Term::Growing(steps));
-        if failure.class == Class::Unreachable && !call.provider.local {
-            for id in live.network.unreached(call.provider, bench, call.now) {
-                live.benches.lift(id);
-            }
-        }
-        live.lately.ended(provider, model, false, call.now);
     }
 
     /// The "this request" column of the blame table.
@@ -572,62 +450,4 @@ impl Failover {
     pub(super) fn ask(&self) -> &Ask {
         &self.ask
     }
-}
-
-/// Who was called, and when.
-struct Call<'a> {
-    provider: &'a Provider,
-    model: &'a Model,
-    key: &'a Key,
-    /// Its provider answers for other models, so that a failure is probably the model's own.
-    alone: bool,
-    began: Now,
-    now: Now,
-}
-
-impl Call<'_> {
-    fn bench(&self, live: &mut Live, scope: Scope, cause: Cause, term: Term) -> u64 {
-        live.benches.put(scope, cause, term, self.began.mono_ms, self.now).id
-    }
-
-    fn steps(&self, steps: BenchSteps) -> BenchSteps {
-        if self.provider.local { LOCAL_STEPS } else { steps }
-    }
-
-    /// Whether other keys share the account.
-    fn shares_account(&self) -> bool {
-        let account = self.key.account;
-        self.provider.keys.iter().any(|key| key.slot != self.key.slot && key.account == account)
-    }
-
-    /// Whom a limit of the whole account binds.
-    fn account(&self) -> Scope {
-        if self.shares_account() { Scope::Account(self.key.account) } else { Scope::Key(self.key.slot) }
-    }
-
-    /// Whom a limit of one model binds.
-    fn model_quota(&self) -> Scope {
-        if self.shares_account() {
-            Scope::AccountModel(self.key.account, self.model.slot)
-        } else {
-            Scope::KeyModel(self.key.slot, self.model.slot)
-        }
-    }
-
-    /// For how long each model of this key is still benched for a cause.
-    fn benched_models(&self, live: &Live, cause: Cause) -> Vec<u64> {
-        let of_key = |scope| matches!(scope, Scope::KeyModel(key, _) if key == self.key.slot);
-        let all = live.benches.list(self.now).into_iter();
-        all.filter(|bench| bench.cause == cause && of_key(bench.scope))
-            .map(|bench| bench.remaining_ms(self.now))
-            .collect()
-    }
-}
-
-fn settle(live: &mut Live, call: &Call<'_>, reservation: Reservation, spent: Spent) {
-    let credits = match spent {
-        Spent { prompt_tokens: 0, output_tokens: 0, .. } => spent.credits,
-        _ => credits(call.provider, call.model, spent.prompt_tokens, spent.output_tokens),
-    };
-    live.ledger.settle(reservation, Spent { credits, ..spent }, call.now);
 }

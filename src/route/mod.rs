@@ -4,7 +4,7 @@
 //! Everything here is a function of the request, the catalog, [`live::Live`] and the time that is handed in: no I/O, no
 //! clock. The one loop that drives it stands in `relay`; the simulator drives the same machine.
 #[cfg(test)]
-mod blame;
+mod blame_tests;
 pub mod failover;
 pub mod lessons;
 pub mod live;
@@ -13,5 +13,6 @@ pub mod outcome;
 pub mod plan;
 pub mod speed;
 pub mod terminal;
+pub mod verdict;
 pub mod waits;
 pub mod words;

@@ -402,3 +402,228 @@ pub(super) fn key_scopes(key: &Key, model: Slot) -> [Scope; 4] {
         Scope::AccountModel(key.account, model),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::catalog::fixture;
+    use crate::catalog::names::How;
+    use crate::catalog::slots::Slots;
+    use crate::quota::{Cause, Term};
+
+    const NOW: Now = Now::at(10 * 3_600_000, 1_796_104_800_000);
+    const ASK: Ask =
+        Ask { kind: Kind::Chat, caps: Caps(0), prompt_tokens: 100, max_output: None, answer: Answer::Whole };
+
+    fn file(id: &str, models: &[&str], more: Value) -> Value {
+        let models: Vec<Value> = models.iter().map(|id| json!({"id": id})).collect();
+        let mut file = json!({"id": id, "models": models});
+        let members = file.as_object_mut().expect("an object");
+        members.extend(more.as_object().expect("an object").clone());
+        file
+    }
+
+    /// A catalog whose providers have so many keys each, none of them sharing an account.
+    fn catalog(files: &[(Value, usize)]) -> Catalog {
+        let mut slots = Slots::default();
+        let mut providers = Vec::new();
+        for (file, keys) in files {
+            let mut provider = fixture::provider(file.clone(), &mut slots);
+            let first = provider.keys.pop().expect("a key");
+            for n in 0..*keys {
+                let slot = slots.intern(&format!("key/{}:{n}", provider.id));
+                let account = slots.intern(&format!("account/{}:{n}", provider.id));
+                provider.keys.push(Key { slot, account, ..first.clone() });
+            }
+            providers.push(provider);
+        }
+        Catalog { providers }
+    }
+
+    fn resolution(catalog: &Catalog, how: How) -> Resolution {
+        let models = catalog.all().collect();
+        Resolution {
+            route: "auto".into(),
+            models,
+            how,
+            strategy: None,
+            keep_order: false,
+            suggestions: Vec::new(),
+        }
+    }
+
+    /// Who would be called, best first, without calling anybody.
+    fn ranked(catalog: &Catalog, live: &Live, strategy: Strategy, turn: usize) -> Vec<String> {
+        let order = Order::new(catalog, &resolution(catalog, How::Auto), ASK.needed());
+        let view = View { catalog, live, ask: &ASK, out: &[], window_above: None, now: NOW };
+        let name = |place: usize| catalog.model(order.ready[place]).reference.to_string();
+        view.ranking(&order, strategy, turn).map(name).collect()
+    }
+
+    fn choose(catalog: &Catalog, live: &mut Live, at: ModelIx) -> Result<usize, Blocked> {
+        let key = View { catalog, live, ask: &ASK, out: &[], window_above: None, now: NOW }.key_for(at)?;
+        let provider = catalog.provider(at);
+        let want = Want::of_call(&live.ledger, provider, catalog.model(at), ASK.prompt_tokens, None);
+        let claims = Claims::of_call(provider, &provider.keys[key], catalog.model(at));
+        let reservation = live.ledger.reserve_anyway(&claims, &want, NOW);
+        live.ledger.settle(reservation, crate::quota::Spent::default(), NOW);
+        live.key_used(provider.slot, key);
+        Ok(key)
+    }
+
+    const FIRST: ModelIx = ModelIx { provider: 0, model: 0 };
+
+    #[test]
+    fn last_resorts_come_last_whatever_the_strategy() {
+        let catalog = catalog(&[
+            (file("last", &["m"], json!({"lastResort": true})), 1),
+            (file("a", &["m"], json!({})), 1),
+            (file("b", &["m"], json!({})), 1),
+        ]);
+        let live = Live::new();
+        for strategy in [Strategy::Priority, Strategy::RoundRobin, Strategy::LeastUsed, Strategy::Fastest] {
+            for turn in 0..4 {
+                let order = ranked(&catalog, &live, strategy, turn);
+                assert_eq!(order.last().map(String::as_str), Some("last/m"), "{strategy:?}");
+                assert_eq!(order.len(), 3);
+            }
+        }
+    }
+
+    #[test]
+    fn round_robin_gives_each_its_turn() {
+        let catalog = catalog(&[(file("a", &["m", "n"], json!({})), 1), (file("b", &["m"], json!({})), 1)]);
+        let live = Live::new();
+        let first = |turn| ranked(&catalog, &live, Strategy::RoundRobin, turn).swap_remove(0);
+        assert_eq!([first(0), first(1), first(2), first(3)], ["a/m", "a/n", "b/m", "a/m"]);
+    }
+
+    #[test]
+    fn c9_least_used_compares_fractions_and_not_counts() {
+        let small = json!({"limits": {"rpm": 4}});
+        let large = json!({"limits": {"rpm": 100}});
+        let catalog = catalog(&[(file("small", &["m"], small), 1), (file("large", &["m"], large), 1)]);
+        let mut live = Live::new();
+        assert_eq!(
+            ranked(&catalog, &live, Strategy::LeastUsed, 0),
+            ["small/m", "large/m"],
+            "ties in natural order"
+        );
+        choose(&catalog, &mut live, FIRST).expect("room");
+        for _ in 0..10 {
+            assert_eq!(ranked(&catalog, &live, Strategy::LeastUsed, 0), ["large/m", "small/m"]);
+            choose(&catalog, &mut live, ModelIx { provider: 1, model: 0 }).expect("room");
+        }
+    }
+
+    #[test]
+    fn least_used_knows_limits_of_single_models() {
+        let mut own = file("a", &["m", "n"], json!({}));
+        own["models"][0]["limits"] = json!({"rpm": 2});
+        let catalog = catalog(&[(own, 1)]);
+        let mut live = Live::new();
+        choose(&catalog, &mut live, FIRST).expect("room");
+        assert_eq!(ranked(&catalog, &live, Strategy::LeastUsed, 0), ["a/n", "a/m"]);
+    }
+
+    #[test]
+    fn fastest_tries_the_untried_once_and_then_the_quick() {
+        let catalog = catalog(&[
+            (file("slow", &["m"], json!({})), 1),
+            (file("quick", &["m"], json!({})), 1),
+            (file("new", &["m"], json!({})), 1),
+        ]);
+        let mut live = Live::new();
+        let slot = |n: usize| (catalog.providers[n].slot, catalog.providers[n].models[0].slot);
+        live.speeds.answered(slot(0).0, slot(0).1, Answer::Whole, 900, NOW);
+        live.speeds.answered(slot(1).0, slot(1).1, Answer::Whole, 100, NOW);
+        assert_eq!(ranked(&catalog, &live, Strategy::Fastest, 0), ["new/m", "quick/m", "slow/m"]);
+        live.speeds.trying(slot(2).0, NOW);
+        assert_eq!(ranked(&catalog, &live, Strategy::Fastest, 0), ["quick/m", "slow/m", "new/m"]);
+    }
+
+    #[test]
+    fn w5_keys_take_turns_whatever_the_number_of_models() {
+        let catalog = catalog(&[(file("a", &["m", "n"], json!({})), 2)]);
+        let mut live = Live::new();
+        let keys: Vec<_> = (0..4).map(|_| choose(&catalog, &mut live, FIRST).expect("a key")).collect();
+        assert_eq!(keys, [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn w4_each_key_brings_its_own_quota_and_the_fullest_rests() {
+        let catalog = catalog(&[(file("a", &["m"], json!({"limits": {"rpm": 2}})), 3)]);
+        let mut live = Live::new();
+        let mut used = [0; 3];
+        for _ in 0..6 {
+            used[choose(&catalog, &mut live, FIRST).expect("room")] += 1;
+        }
+        assert_eq!(used, [2, 2, 2]);
+        let blocked = choose(&catalog, &mut live, FIRST).expect_err("six calls are the pool");
+        assert_eq!(blocked.why(), Why::Time);
+        assert!(blocked.retry_in_ms.is_some_and(|ms| (59_000..=62_000).contains(&ms)), "{blocked:?}");
+    }
+
+    #[test]
+    fn w2_keyless_providers_serve() {
+        let keyless = file("ollama", &["m"], json!({"auth": {"type": "none"}}));
+        let catalog = fixture::catalog(&[keyless]);
+        assert_eq!(choose(&catalog, &mut Live::new(), FIRST).expect("it serves"), 0);
+    }
+
+    #[test]
+    fn every_standing_obstacle_has_its_kind() {
+        let check = |more: Value, model: Value, why: Why| {
+            let mut given = file("a", &["m"], more);
+            given["models"][0]
+                .as_object_mut()
+                .expect("an object")
+                .extend(model.as_object().expect("an object").clone());
+            let catalog = fixture::catalog(&[given]);
+            let order = Order::new(&catalog, &resolution(&catalog, How::Auto), ASK.needed());
+            assert!(order.ready.is_empty());
+            assert_eq!(Blocked::new(FIRST, None, order.off[0].1, NOW).why(), why);
+        };
+        check(json!({"enabled": false}), json!({}), Why::Config);
+        check(json!({"auth": {"type": "bearer", "envKeys": ["UNSET"]}}), json!({}), Why::Config);
+        check(json!({"baseUrl": "https://${UNSET}.test"}), json!({}), Why::Config);
+        check(json!({}), json!({"enabled": false}), Why::Config);
+        check(json!({"billing": "paid"}), json!({}), Why::Config);
+        check(json!({}), json!({"caps": ["embed"]}), Why::Capability);
+    }
+
+    #[test]
+    fn a_limit_below_the_request_passes_by_without_a_wait() {
+        let catalog = catalog(&[(file("a", &["m"], json!({"limits": {"tpm": 50}})), 1)]);
+        let blocked = choose(&catalog, &mut Live::new(), FIRST).expect_err("too small");
+        assert_eq!((blocked.why(), blocked.retry_in_ms), (Why::Size, None));
+    }
+
+    #[test]
+    fn of_several_blocked_keys_the_soonest_is_told() {
+        let catalog = catalog(&[(file("a", &["m"], json!({})), 3)]);
+        let mut live = Live::new();
+        for (key, ms) in [(0, 90_000), (1, 30_000), (2, 60_000)] {
+            let scope = Scope::Key(catalog.providers[0].keys[key].slot);
+            live.benches.put(scope, Cause::RateLimit, Term::Named { ms }, NOW.mono_ms, NOW);
+        }
+        let blocked = choose(&catalog, &mut live, FIRST).expect_err("all rest");
+        assert_eq!((blocked.key, blocked.retry_in_ms), (Some(1), Some(30_000)));
+    }
+
+    #[test]
+    fn orders_are_remembered_for_one_snapshot() {
+        let catalog = catalog(&[(file("a", &["m"], json!({})), 1)]);
+        let mut orders = Orders::default();
+        let auto = resolution(&catalog, How::Auto);
+        let first = orders.get(1, &catalog, &auto, ASK.needed());
+        assert!(Arc::ptr_eq(&first, &orders.get(1, &catalog, &auto, ASK.needed())));
+        assert!(!Arc::ptr_eq(&first, &orders.get(1, &catalog, &auto, Caps::CHAT.with(Caps::TOOLS))));
+        assert!(!Arc::ptr_eq(&first, &orders.get(2, &catalog, &auto, ASK.needed())));
+        let list = resolution(&catalog, How::List);
+        let listed = orders.get(2, &catalog, &list, ASK.needed());
+        assert!(!Arc::ptr_eq(&listed, &orders.get(2, &catalog, &list, ASK.needed())));
+    }
+}

@@ -381,3 +381,173 @@ pub fn trail(hops: &[Hop], catalog: &Catalog) -> Vec<String> {
 fn reference(catalog: &Catalog, at: ModelIx) -> &str {
     &catalog.model(at).reference
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::failover::{Manner, Next};
+    use super::super::live::Live;
+    use super::super::plan::Order;
+    use super::super::speed::Answer;
+    use super::super::verdict::Policy;
+    use super::*;
+    use crate::base::clock::Now;
+    use crate::catalog::fixture;
+    use crate::catalog::settings::{Settings, Strategy};
+    use crate::quota::Term;
+
+    const NOW: Now = Now::at(10 * 3_600_000, 1_796_104_800_000);
+
+    fn ask(kind: Kind, caps: Caps) -> Ask {
+        Ask { kind, caps, prompt_tokens: 9_000, max_output: None, answer: Answer::Whole }
+    }
+
+    /// The answer of a request for which nobody can be called.
+    fn dead(files: &[Value], ask: Ask, prepare: impl Fn(&Catalog, &mut Live)) -> ApiError {
+        let catalog = fixture::catalog(files);
+        let resolution = Resolution {
+            route: "auto".into(),
+            models: catalog.all().collect(),
+            how: How::Auto,
+            strategy: None,
+            keep_order: false,
+            suggestions: Vec::new(),
+        };
+        let mut live = Live::new();
+        prepare(&catalog, &mut live);
+        let order = Arc::new(Order::new(&catalog, &resolution, ask.needed()));
+        let manner = Manner { route: "auto", strategy: Strategy::Priority, keep_order: false, pinned: false };
+        let policy = Policy::new(&Settings::default());
+        let mut failover = Failover::new(order, ask, policy, &manner, &mut live, NOW);
+        let Next::GiveUp(dead) = failover.next(&catalog, &mut live, NOW) else { panic!("somebody serves") };
+        let redactor = Redactor::default();
+        let asked = Asked { catalog: &catalog, resolution: &resolution, model: "auto", redactor: &redactor };
+        answer(&dead, &failover, &asked)
+    }
+
+    #[track_caller]
+    fn check(error: &ApiError, status: u16, code: &str, hint: &str) {
+        assert_eq!((error.status, error.code.as_str()), (status, code), "{}", error.message);
+        assert!(error.message.contains(hint), "{}", error.message);
+    }
+
+    #[test]
+    fn the_status_says_what_would_help() {
+        let chat = ask(Kind::Chat, Caps::default());
+        let tools = ask(Kind::Chat, Caps::TOOLS);
+        let off = json!({"id": "off", "enabled": false, "models": [{"id": "m"}]});
+        let bare = json!({"id": "bare", "auth": {"type": "bearer", "envKeys": ["BARE_KEY"]}, "models": [{"id": "m"}]});
+        let small = json!({"id": "small", "models": [{"id": "m", "context": 8_192}]});
+        let plain = json!({"id": "plain", "models": [{"id": "m"}]});
+        let rest = |catalog: &Catalog, live: &mut Live| {
+            let last = catalog.providers.last().expect("a provider");
+            let term = Term::Named { ms: 41_200 };
+            live.benches.put(Scope::Provider(last.slot), Cause::Unavailable, term, NOW.mono_ms, NOW);
+        };
+        let nothing = |_: &Catalog, _: &mut Live| {};
+
+        let error = dead(&[off.clone(), small.clone(), plain.clone()], chat, rest);
+        check(&error, 429, "all_providers_blocked", "plain/m: provider cooling down for 41 s");
+        assert_eq!(error.retry_after_s(), Some(42), "QUO-09");
+        assert_eq!(error.kind, ErrorType::RateLimit);
+        let error = dead(&[off.clone(), bare.clone(), small.clone()], chat, nothing);
+        check(&error, 413, "context_length_exceeded", "needs ~9000 tokens, but only 8192 are available");
+        assert_eq!((error.retry_after_s(), error.freeway["retryAfterMs"].clone()), (None, Value::Null));
+        let error = dead(&[off.clone(), bare.clone()], chat, nothing);
+        check(
+            &error,
+            503,
+            "no_provider_configured",
+            "bare: provider not configured: no API key found (set BARE_KEY)",
+        );
+        check(&error, 503, "no_provider_configured", "off: provider disabled");
+        let error = dead(std::slice::from_ref(&plain), tools, nothing);
+        check(&error, 400, "capability_unavailable", "tools");
+        assert_eq!(error.param.as_deref(), Some("tools"));
+        check(&dead(&[plain, bare], tools, nothing), 400, "capability_unavailable", "tools");
+        check(&dead(&[], chat, nothing), 503, "no_provider_configured", "freeway provider new");
+    }
+
+    #[test]
+    fn missing_models_are_a_404_without_a_wait() {
+        let plain = json!({"id": "plain", "models": [{"id": "m"}]});
+        let error = dead(&[plain], ask(Kind::Chat, Caps::default()), |catalog, live| {
+            let scope = Scope::Model(catalog.providers[0].models[0].slot);
+            live.benches.put(scope, Cause::ModelMissing, Term::Named { ms: 9_000 }, NOW.mono_ms, NOW);
+        });
+        check(&error, 404, "model_not_found", "GET /v1/models");
+        assert_eq!(error.retry_after_s(), None);
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let models: Vec<Value> = (0..80).map(|n| json!({"id": format!("m{n}"), "context": 10})).collect();
+        let error =
+            dead(&[json!({"id": "a", "models": models})], ask(Kind::Chat, Caps::default()), |_, _| {});
+        assert_eq!(error.freeway["blocked"].as_array().map(Vec::len), Some(BLOCKED_MAX));
+        assert_eq!(error.freeway["blockedMore"], 30);
+    }
+
+    #[test]
+    fn an_unknown_model_gets_suggestions() {
+        let resolution = Resolution {
+            route: "unmatched:gpt-9".into(),
+            models: Vec::new(),
+            how: How::Unmatched,
+            strategy: None,
+            keep_order: false,
+            suggestions: vec!["a/gpt-5".into()],
+        };
+        assert!(is_unmatched(&resolution));
+        let error = unmatched(&resolution, "gpt-9");
+        check(&error, 404, "model_not_found", "did you mean `a/gpt-5`?");
+        assert_eq!(error.freeway["suggestions"], json!(["a/gpt-5"]));
+    }
+
+    #[test]
+    fn every_reason_names_the_next_step() {
+        let catalog = fixture::catalog(&[json!({"id": "a", "models": [{"id": "m", "enabled": false}]})]);
+        let at = ModelIx { provider: 0, model: 0 };
+        let (provider, model) = (&catalog.providers[0], &catalog.providers[0].models[0]);
+        let mut live = Live::new();
+        let mut bench = |scope, cause| {
+            Obstacle::Benched(live.benches.put(scope, cause, Term::Named { ms: 90_000 }, NOW.mono_ms, NOW))
+        };
+        let check = |obstacle, expected: &str| {
+            let blocked = Blocked::new(at, Some(0), obstacle, NOW);
+            assert_eq!(reason(&blocked, &ask(Kind::Chat, Caps::default()), &catalog), expected);
+        };
+        check(Obstacle::LacksCaps(Caps::VISION), "missing capability: vision (ask for a model that has it)");
+        check(Obstacle::ProviderOff, "provider disabled (set `\"enabled\": true` in its file)");
+        check(Obstacle::ModelOff, "model disabled (set `\"enabled\": true` in its file)");
+        check(
+            Obstacle::TooLong { window: 8_192 },
+            "context window 8.2K < required 9.0K tokens (shorten the conversation, or ask for a larger model)",
+        );
+        check(
+            Obstacle::NeverFits { metric: Some(Metric::Tpm), limit: 6_000.0 },
+            "this one request is above the tpm limit of 6.0K (shorten it)",
+        );
+        check(
+            Obstacle::Full { metric: Metric::Rpm, used: 2.0, limit: 2.0, retry_in_ms: Some(41_200) },
+            "rpm limit reached (2/2); free again in 41 s",
+        );
+        check(
+            Obstacle::Full { metric: Metric::Concurrency, used: 1.0, limit: 1.0, retry_in_ms: None },
+            "concurrency limit reached (1/1); free again when a call in flight ends",
+        );
+        check(
+            bench(Scope::Key(provider.keys[0].slot), Cause::Auth),
+            "key cooling down for 90 s: its key was refused; put a valid one into TEST_KEY (bench 1)",
+        );
+        check(
+            bench(Scope::KeyModel(provider.keys[0].slot, model.slot), Cause::RateLimit),
+            "key, for this model, cooling down for 90 s: rate limit; wait, or add a key (bench 2)",
+        );
+        check(
+            bench(Scope::Provider(provider.slot), Cause::Unavailable),
+            "provider cooling down for 90 s: it failed or did not answer; it is asked again on its own (bench 3)",
+        );
+    }
+}

@@ -59,9 +59,9 @@ pub fn read(body: &[u8]) -> UpstreamError {
         Err(_) if text.starts_with('<') => {
             reader.error.markup = true;
             let page = page_text(text);
-            reader.text(truncate(&page, EXCERPT_MAX_BYTES), 0);
+            reader.text(truncate(&page, EXCERPT_MAX_BYTES), 0, 0);
         }
-        Err(_) => reader.text(text, 0),
+        Err(_) => reader.text(text, 0, 0),
     }
     reader.error.message = mask_ids(&one_line(&reader.error.message, MESSAGE_MAX_BYTES));
     reader.error
@@ -79,8 +79,9 @@ fn payload(text: &str) -> &str {
 struct Reader {
     error: UpstreamError,
     seen: u32,
-    /// How deep the message stands that was taken; the deepest text is the most telling.
-    message_depth: u8,
+    /// Of the message that was taken. The deepest text is the most telling, and at one depth what stands under
+    /// `message` or `detail` says more than what stands under `error` or `title`.
+    message_rank: u8,
 }
 
 impl Reader {
@@ -90,7 +91,7 @@ impl Reader {
             return;
         }
         match value {
-            Value::String(text) => self.text(text, depth),
+            Value::String(text) => self.text(text, depth, 2 * depth + 1),
             Value::Array(items) => items.iter().for_each(|item| self.value(item, depth + 1)),
             Value::Object(members) => {
                 members.iter().for_each(|(name, member)| self.member(name, member, depth + 1))
@@ -122,7 +123,8 @@ impl Reader {
                     self.error.headers.0.push((name.to_ascii_lowercase(), value));
                 }
             }
-            ("title" | "object", Value::String(word)) => self.mark(word),
+            ("object", Value::String(word)) => self.mark(word),
+            ("error" | "title", Value::String(text)) => self.text(text, depth, 2 * depth),
             // What the model wrote is not what the upstream says.
             ("failed_generation" | "instance" | "@type" | "id" | "request_id" | "requestId", _) => {}
             _ => match delay_unit_ms(name) {
@@ -180,7 +182,7 @@ impl Reader {
     }
 
     /// A text, which may be or hold JSON of its own.
-    fn text(&mut self, text: &str, depth: u8) {
+    fn text(&mut self, text: &str, depth: u8, rank: u8) {
         let text = text.trim();
         if text.is_empty() || depth > DEPTH_MAX {
             return;
@@ -191,15 +193,15 @@ impl Reader {
                     serde_json::from_str(&text[begin..=end])
                 {
                     self.value(&inner, depth + 1);
-                    self.plain(text[..begin].trim_end_matches([' ', ':', '-']), depth);
+                    self.plain(text[..begin].trim_end_matches([' ', ':', '-']), rank);
                     return;
                 }
             }
         }
-        self.plain(text, depth);
+        self.plain(text, rank);
     }
 
-    fn plain(&mut self, text: &str, depth: u8) {
+    fn plain(&mut self, text: &str, rank: u8) {
         if text.is_empty() {
             return;
         }
@@ -208,9 +210,9 @@ impl Reader {
             self.error.words.push_str(&truncate(text, room).to_lowercase());
             self.error.words.push('\n');
         }
-        if self.error.message.is_empty() || depth > self.message_depth {
+        if self.error.message.is_empty() || rank > self.message_rank {
             self.error.message = truncate(text, 2 * MESSAGE_MAX_BYTES).to_owned();
-            self.message_depth = depth;
+            self.message_rank = rank;
         }
     }
 }
@@ -373,6 +375,15 @@ mod tests {
             "busy",
             None,
             Some(503),
+            &[],
+            None,
+        );
+        check(r#"{"title":"odd","status":400,"type":"about:blank"}"#, "odd", None, Some(400), &[], None);
+        check(
+            r#"{"error":"Bad Request","message":"why","statusCode":400}"#,
+            "why",
+            None,
+            Some(400),
             &[],
             None,
         );
