@@ -152,19 +152,6 @@ pub fn count_connections(port: u16) -> usize {
     open_descriptors().into_iter().filter_map(ends_of).filter(|ends| ends.local.port() == port).count()
 }
 
-/// Processor time that this process has used.
-#[cfg(test)]
-pub fn processor_time() -> std::time::Duration {
-    // SAFETY: rusage holds integers only, for which all bits zero are a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is a live, writable rusage.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    [usage.ru_utime, usage.ru_stime]
-        .iter()
-        .map(|time| std::time::Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000))
-        .sum()
-}
-
 type AddressCall =
     unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 

@@ -222,6 +222,15 @@ fn is_alone(name: &str, before: &str) -> bool {
     false
 }
 
+/// Processor time that the readers of this process have used.
+fn reader_time() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|entry| entry.path());
+    let readers =
+        tasks.filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "client\n"));
+    let used = readers.filter_map(|task| std::fs::read_to_string(task.join("schedstat")).ok());
+    used.map(|text| Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())).sum()
+}
+
 fn depth(value: &serde_json::Value) -> usize {
     1 + value.as_array().map_or(0, |items| items.iter().map(depth).max().unwrap_or(0))
 }
