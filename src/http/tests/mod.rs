@@ -38,7 +38,8 @@ fn settings() -> ServerSettings {
         bodies_in_flight_bytes: 32 << 20,
         head_ms: 10_000,
         body_ms: 10_000,
-        idle_ms: 10_000,
+        // Beyond the patience of all tests, so that none passes by waiting for it.
+        idle_ms: 120_000,
         write_ms: 10_000,
         stop_ms: 1_000,
     }
