@@ -249,38 +249,24 @@ impl Reader<'_> {
     fn read_slow_head(&self, mut seen: usize) -> Result<(Head, usize), Fault> {
         let deadline = Instant::now() + Duration::from_millis(self.house.settings.head_ms);
         for round in 0.. {
-            self.wait_for_more(seen, deadline)?;
-            pause(round);
+            if !self.line.wait_for(seen + 1, deadline).map_err(|_| Fault::Gone)? {
+                // Of a request that has not begun nobody waits for an answer.
+                let late = Refusal::new(408, "", "the request head did not arrive in time");
+                return Err(if seen == 0 { Fault::Gone } else { late.into() });
+            }
+            std::thread::sleep(pause_before(round));
             let mut look = vec![0; (seen * 2).clamp(LOOK_BYTES, HEAD_BYTES_MAX + 1)];
             let now = self.line.peek(&mut look).map_err(|_| Fault::Gone)?;
             let bytes = look.get(..now).unwrap_or_default();
             match scan_head(bytes, seen) {
                 Scan::Complete(end) => return Ok((check_head(bytes.get(..end).unwrap_or_default())?, now)),
                 Scan::Refused(refusal) => return Err(refusal.into()),
+                Scan::Partial if now <= seen && self.line.has_hung_up() => return Err(Fault::Gone),
+                // Without progress (urgent data ends every look) the pauses grow all the same.
                 Scan::Partial => seen = now,
             }
         }
         Err(Fault::Gone)
-    }
-
-    /// Waits until more than `seen` bytes can be looked at.
-    fn wait_for_more(&self, seen: usize, deadline: Instant) -> Result<(), Fault> {
-        while self.line.read_until(deadline) {
-            match self.line.wait_for(seen + 1) {
-                Ok(now) if now > seen => return Ok(()),
-                // A timeout is told by the deadline, everything else by the state of the connection.
-                Ok(_) if self.line.has_hung_up() => return Err(Fault::Gone),
-                // Urgent data ends the wait early, and would again at once.
-                Ok(_) => std::thread::sleep(Duration::from_millis(PAUSE_MS_MAX)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return Err(Fault::Gone),
-            }
-        }
-        // Of a request that has not begun nobody waits for an answer.
-        if seen == 0 {
-            return Err(Fault::Gone);
-        }
-        Err(Refusal::new(408, "", "the request head did not arrive in time").into())
     }
 
     /// Serves one request, of which only the head has been seen.
@@ -470,9 +456,32 @@ fn blank_bytes(bytes: &[u8]) -> usize {
     bytes.chunks_exact(2).take(BLANK_LINES_MAX).take_while(|pair| *pair == b"\r\n").count() * 2
 }
 
-/// Lets a head that comes in very many pieces wait a little before the next look.
-fn pause(round: u32) {
-    if let Some(late) = round.checked_sub(HASTY_LOOKS) {
-        std::thread::sleep(Duration::from_millis((1 << late.min(16)).min(PAUSE_MS_MAX)));
+/// How long a head that comes in very many pieces waits before the next look.
+fn pause_before(round: u32) -> Duration {
+    round
+        .checked_sub(HASTY_LOOKS)
+        .map_or(Duration::ZERO, |late| Duration::from_millis((1 << late.min(16)).min(PAUSE_MS_MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_in_many_pieces_is_looked_at_a_bounded_number_of_times() {
+        assert_eq!(pause_before(HASTY_LOOKS - 1), Duration::ZERO);
+        let spent: Duration = (0..320).map(pause_before).sum();
+        assert!(spent > Duration::from_secs(15), "{spent:?}");
+        assert!(pause_before(u32::MAX) <= Duration::from_millis(PAUSE_MS_MAX));
+    }
+
+    #[test]
+    fn empty_lines_are_counted_in_pairs() {
+        let count = |bytes: &[u8]| blank_bytes(bytes);
+        assert_eq!(
+            [count(b""), count(b"\r"), count(b"GET"), count(b"\r\nG"), count(b"\r\n\r\n")],
+            [0, 0, 0, 2, 4]
+        );
+        assert_eq!(count(&b"\r\n".repeat(9)), BLANK_LINES_MAX * 2);
     }
 }

@@ -162,9 +162,18 @@ impl Line {
         uninterrupted(|| self.socket.peek(buffer))
     }
 
-    /// Waits until `count` bytes are unread, and tells how many are if the wait ended before.
-    pub fn wait_for(&self, count: usize) -> io::Result<usize> {
-        uninterrupted(|| sock::wait_for_bytes(&self.socket, count))
+    /// Waits until `count` bytes are unread, or the client stops sending; false when neither happened by `deadline`.
+    pub fn wait_for(&self, count: usize, deadline: Instant) -> io::Result<bool> {
+        loop {
+            let left_ms = deadline.saturating_duration_since(Instant::now()).as_millis() as u64;
+            if left_ms == 0 {
+                return Ok(false);
+            }
+            match sock::wait_for_bytes(&self.socket, count, left_ms) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
     }
 
     /// Whether the client has stopped sending, or is gone.

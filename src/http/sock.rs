@@ -69,18 +69,29 @@ fn poll(fd: RawFd, events: libc::c_short, timeout_ms: libc::c_int) -> io::Result
     }
 }
 
-/// Waits until `count` bytes can be read, the receive timeout passes, or the peer stops sending, and tells how many of
-/// them there are then. Nothing is read, nor copied.
-pub fn wait_for_bytes(socket: &TcpStream, count: usize) -> io::Result<usize> {
-    // On TCP, Linux leaves the buffer alone with MSG_TRUNC, and the stream with MSG_PEEK.
-    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_WAITALL;
-    // SAFETY: with MSG_TRUNC nothing is written, and a system that did not know it would fail at the null pointer
-    // with EFAULT rather than write.
-    match unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), count, flags) } {
-        -1 => Err(io::Error::last_os_error()),
-        // Never negative but -1, and never above `count`.
-        seen => Ok(seen as usize),
-    }
+/// Waits until `count` bytes can be read, `timeout_ms` passes, or the peer stops sending; false for the timeout.
+///
+/// A receiving call could wait for them too (`MSG_PEEK` with `MSG_WAITALL`), but Linux does not wake it when new bytes
+/// are merged into a packet that it has looked at.
+pub fn wait_for_bytes(socket: &TcpStream, count: usize, timeout_ms: u64) -> io::Result<bool> {
+    let timeout_ms = libc::c_int::try_from(timeout_ms).unwrap_or(libc::c_int::MAX);
+    set_low_mark(socket, count)?;
+    let result = poll(socket.as_raw_fd(), libc::POLLIN | libc::POLLRDHUP, timeout_ms);
+    // The mark holds for every later read as well.
+    set_low_mark(socket, 1)?;
+    result.map(|events| events != 0)
+}
+
+/// Sets how many unread bytes make a socket readable.
+fn set_low_mark(socket: &TcpStream, count: usize) -> io::Result<()> {
+    let mark = libc::c_int::try_from(count).unwrap_or(libc::c_int::MAX);
+    let place: *const libc::c_int = &mark;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `place` points to a live integer and `length` says its size; the kernel only reads it.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, place.cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// How many bytes of payload the kernel has ever received on this connection; an end of stream counts as one.
@@ -152,19 +163,6 @@ pub fn count_connections(port: u16) -> usize {
     open_descriptors().into_iter().filter_map(ends_of).filter(|ends| ends.local.port() == port).count()
 }
 
-/// Processor time that this process has used.
-#[cfg(test)]
-pub fn processor_time() -> std::time::Duration {
-    // SAFETY: rusage holds integers only, for which all bits zero are a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is a live, writable rusage.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    [usage.ru_utime, usage.ru_stime]
-        .iter()
-        .map(|time| std::time::Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000))
-        .sum()
-}
-
 type AddressCall =
     unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
@@ -220,17 +218,22 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_bytes_takes_none() {
+    fn a_wait_for_bytes_ends_with_them_and_takes_none() {
         let (mut client, mut server, _) = pair();
         client.write_all(b"ab").unwrap();
-        server.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
-        assert_eq!(wait_for_bytes(&server, 3).unwrap(), 2);
-        client.write_all(b"cd").unwrap();
-        assert_eq!(wait_for_bytes(&server, 3).unwrap(), 3);
+        assert!(!wait_for_bytes(&server, 3, 20).unwrap());
+        let sender = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            client.write_all(b"cd").unwrap();
+            client
+        });
+        assert!(wait_for_bytes(&server, 4, 10_000).unwrap());
+        assert_eq!(server.peek(&mut [0; 9]).unwrap(), 4);
         let mut seen = [0; 4];
         server.read_exact(&mut seen).unwrap();
         assert_eq!(&seen, b"abcd");
-        assert_eq!(wait_for_bytes(&server, 1).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(sender.join().unwrap());
+        assert!(wait_for_bytes(&server, 1, 10_000).unwrap());
     }
 
     #[test]
@@ -239,8 +242,7 @@ mod tests {
         client.write_all(b"ab").unwrap();
         assert!(!has_hung_up(&server));
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        assert_eq!(wait_for_bytes(&server, 3).unwrap(), 2);
+        assert!(wait_for_bytes(&server, 3, 10_000).unwrap());
         assert!(has_hung_up(&server));
     }
 

@@ -38,7 +38,8 @@ fn settings() -> ServerSettings {
         bodies_in_flight_bytes: 32 << 20,
         head_ms: 10_000,
         body_ms: 10_000,
-        idle_ms: 10_000,
+        // Beyond the patience of all tests, so that none passes by waiting for it.
+        idle_ms: 120_000,
         write_ms: 10_000,
         stop_ms: 1_000,
     }
@@ -220,6 +221,15 @@ fn is_alone(name: &str, before: &str) -> bool {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
     false
+}
+
+/// Processor time that the readers of this process have used.
+fn reader_time() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|entry| entry.path());
+    let readers =
+        tasks.filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "client\n"));
+    let used = readers.filter_map(|task| std::fs::read_to_string(task.join("schedstat")).ok());
+    used.map(|text| Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())).sum()
 }
 
 fn depth(value: &serde_json::Value) -> usize {
