@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rusqlite::Connection;
 
-use super::db::{self, Db, Failure, StateChanges};
+use super::db::{self, Db, Failure, Lasting, StateChanges};
 use super::row::Row;
 use super::{Extent, History, Shared, StateSource, Trouble};
 use crate::base::clock;
@@ -83,6 +83,8 @@ pub struct Writer {
     state: StateChanges,
     /// The file is new: all state has to be written, not only what changes.
     needs_everything: bool,
+    /// Somebody waits for the state to be on the disk.
+    urgent: bool,
     rows: VecDeque<Row>,
     state_due: Instant,
     rows_due: Option<Instant>,
@@ -116,6 +118,7 @@ impl Writer {
             source: None,
             state: StateChanges::new(),
             needs_everything: false,
+            urgent: false,
             rows: VecDeque::new(),
             state_due: now + pace.state_every,
             rows_due: None,
@@ -177,7 +180,10 @@ impl Writer {
             match inbox.recv_deadline(self.next_turn()) {
                 Ok(Message::Row(row)) => self.take_row(*row),
                 Ok(Message::Source(source)) => self.source = Some(source),
-                Ok(Message::SaveNow) => self.state_due = Instant::now(),
+                Ok(Message::SaveNow) => {
+                    self.state_due = Instant::now();
+                    self.urgent = true;
+                }
                 Ok(Message::Forget(keys)) => self.state.extend(keys.into_iter().map(|key| (key, None))),
                 Ok(Message::Recent { limit, reply }) => {
                     let _ = reply.send(self.recent(limit));
@@ -244,9 +250,11 @@ impl Writer {
         if rows == 0 && self.state.is_empty() {
             return;
         }
-        match db.write(&self.state, self.rows.iter().take(rows)) {
+        let lasting = if rows > 0 || self.urgent { Lasting::PowerCut } else { Lasting::Kill };
+        match db.write(&self.state, self.rows.iter().take(rows), lasting) {
             Ok(()) => {
                 self.state.clear();
+                self.urgent = false;
                 if rows > 0 {
                     self.rows.clear();
                     self.rows_due = None;
@@ -339,6 +347,7 @@ impl Writer {
     }
 
     fn close(&mut self) {
+        self.urgent = true;
         self.fetch_state();
         self.write(true);
         if let Some(Err(error)) = self.db.take().map(Db::close) {
