@@ -302,3 +302,37 @@ impl Meter {
         Room::Full { metric: rule.metric, used: rule.shown(used), limit, retry_in_ms }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::mem::size_of;
+
+    use super::*;
+    use crate::quota::Scope;
+
+    #[test]
+    fn a_scope_is_small() {
+        let idle = size_of::<(Scope, Meter)>() + 4 * size_of::<Counter>();
+        assert!(idle <= 512, "an idle scope with four limits takes {idle} bytes");
+        let slot = size_of::<(i64, u64)>();
+        // A queue doubles as it grows: 61 slots lie in room for 64, and for 128 at the worst.
+        assert!(idle + 2 * 64 * slot <= 2_560, "a busy scope with two rolling windows");
+    }
+
+    #[test]
+    fn limits_become_whole_numbers() {
+        let rule = |metric, amount, window| Rule::of(metric, Limit { amount, window });
+        let check = |metric, amount: f64, max: u64| {
+            assert_eq!(rule(metric, amount, WindowKind::Calendar).max, max, "{metric:?} {amount}");
+        };
+        check(Metric::Rpd, 2.9, 2);
+        check(Metric::Rpd, -1.0, 0);
+        check(Metric::Rpd, f64::NAN, 0);
+        check(Metric::Tpd, f64::INFINITY, u64::MAX);
+        check(Metric::CreditsPerDay, 0.25, 250_000);
+        let slow = rule(Metric::Rps, 0.07, WindowKind::Rolling);
+        assert_eq!((slow.max, slow.span), (1, Span::Rolling { span_ms: 14_286 }));
+        let never = rule(Metric::Rps, 1e-300, WindowKind::Rolling);
+        assert_eq!(never.span, Span::Rolling { span_ms: SPAN_MAX_MS });
+    }
+}

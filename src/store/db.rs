@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rusqlite::types::Type;
 use rusqlite::{
-    Connection, ErrorCode, OptionalExtension, Statement, Transaction, TransactionBehavior, params,
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Statement, Transaction, TransactionBehavior, params,
 };
 
 use super::Trouble;
@@ -43,6 +43,11 @@ const WAL_PAGES: u32 = 1_000;
 /// Memory for cached pages.
 const CACHE_KIB: u32 = 512;
 
+/// SQLite's file access for one process: it keeps the index of the write-ahead log in memory. As a mapped file that
+/// index would go to the disk twice a minute and cost more than what it indexes. The price: other programs cannot open
+/// the database while the gateway runs.
+const VFS: &str = "unix-excl";
+
 /// Rows in one millisecond that keep their time exactly.
 const ROWS_PER_MS: i64 = 64;
 /// A row that ended up to this long before its predecessor in the database is put right behind it; one from further
@@ -68,6 +73,16 @@ pub struct Db {
     connection: Connection,
     names: HashMap<Arc<str>, i64>,
     last_row_id: i64,
+    lasting: Lasting,
+}
+
+/// What a write survives from the moment it is done. The file stays whole in either case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// The end of the process. It is with the operating system, which has it on the disk half a minute later.
+    Kill,
+    /// A power cut too: it is on the disk.
+    PowerCut,
 }
 
 /// Why something cannot be read or written.
@@ -126,7 +141,7 @@ impl Db {
         // SQLite gives its other files the permissions of this one. If it cannot be made, opening says why.
         let _ = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
         let _ = fs::set_permissions(path, Permissions::from_mode(0o600));
-        let mut connection = Connection::open(path)?;
+        let mut connection = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), VFS)?;
         connection.busy_timeout(busy)?;
         connection.execute_batch(&format!(
             "PRAGMA page_size={PAGE_BYTES};
@@ -144,7 +159,7 @@ impl Db {
         let last_row_id =
             connection.query_row("SELECT id FROM request ORDER BY id DESC LIMIT 1", [], |row| row.get(0));
         let last_row_id = last_row_id.optional()?.unwrap_or(0);
-        Ok(Db { connection, names: HashMap::new(), last_row_id })
+        Ok(Db { connection, names: HashMap::new(), last_row_id, lasting: Lasting::PowerCut })
     }
 
     /// Looks at every page; fails when one is damaged.
@@ -172,7 +187,9 @@ impl Db {
         &mut self,
         state: &StateChanges,
         rows: impl IntoIterator<Item = &'r Row>,
+        lasting: Lasting,
     ) -> Result<(), Failure> {
+        self.last(lasting)?;
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         write_state(&transaction, state)?;
         let mut inserter = Inserter::new(&transaction, &self.names, self.last_row_id)?;
@@ -187,6 +204,16 @@ impl Db {
             self.names.clear();
         }
         self.names.extend(fresh_names.into_iter().take(NAMES_CACHED_MAX));
+        Ok(())
+    }
+
+    /// Says when SQLite waits for the disk: after each transaction, or only when it folds in the log.
+    fn last(&mut self, lasting: Lasting) -> Result<(), Failure> {
+        if self.lasting != lasting {
+            let word = if lasting == Lasting::PowerCut { "FULL" } else { "NORMAL" };
+            self.connection.execute_batch(&format!("PRAGMA synchronous={word}"))?;
+            self.lasting = lasting;
+        }
         Ok(())
     }
 
@@ -494,10 +521,10 @@ mod tests {
             ..sample(4)
         };
         let rows = [sample(1), sample(2), sample(3), sparse];
-        db.write(&StateChanges::new(), &rows[..2]).expect("written");
+        db.write(&StateChanges::new(), &rows[..2], Lasting::PowerCut).expect("written");
         db.close().expect("closed");
         let mut db = open(&folder);
-        db.write(&StateChanges::new(), &rows[2..]).expect("written");
+        db.write(&StateChanges::new(), &rows[2..], Lasting::PowerCut).expect("written");
         let mut expected = rows.to_vec();
         expected.reverse();
         assert_eq!(db.recent(9).expect("read"), expected);
@@ -513,17 +540,18 @@ mod tests {
         // In one millisecond, a little late, after a step back of a day, and at the same time again.
         let times = [start, start, start, start - 900, start - 86_400_000, start - 86_400_000, start];
         for time in times {
-            db.write(&StateChanges::new(), [&at(time)]).expect("written");
+            db.write(&StateChanges::new(), [&at(time)], Lasting::PowerCut).expect("written");
         }
         let mut kept: Vec<u64> = db.recent(9).expect("read").iter().map(|row| row.ended_ms).collect();
         kept.reverse();
         assert_eq!(kept, [start - 86_400_000, start - 86_400_000, start, start, start, start, start]);
         // More rows in one millisecond than it has numbers for.
         let burst: Vec<Row> = (0..200).map(|_| at(start + 5_000)).collect();
-        db.write(&StateChanges::new(), &burst).expect("written");
+        db.write(&StateChanges::new(), &burst, Lasting::PowerCut).expect("written");
         assert_eq!(db.recent(1_000).expect("read").len(), times.len() + burst.len());
         for _ in 0..4 {
-            db.write(&StateChanges::new(), [&at(u64::MAX)]).expect("even an absurd time is written");
+            db.write(&StateChanges::new(), [&at(u64::MAX)], Lasting::PowerCut)
+                .expect("even an absurd time is written");
         }
     }
 
@@ -534,12 +562,12 @@ mod tests {
         db.limit_pages(12);
         let state = StateChanges::from([("a".to_owned(), Some("1".to_owned()))]);
         let many: Vec<Row> = (0..2_000).map(sample).collect();
-        let failure = db.write(&state, &many).expect_err("the disk is full");
+        let failure = db.write(&state, &many, Lasting::PowerCut).expect_err("the disk is full");
         assert_eq!(failure.trouble(), Trouble::DiskFull);
         assert!(db.recent(9).expect("read").is_empty());
         assert!(db.state().expect("read").is_empty());
         db.limit_pages(100_000);
-        db.write(&state, &many).expect("written");
+        db.write(&state, &many, Lasting::PowerCut).expect("written");
         assert_eq!(db.recent(3_000).expect("read").len(), 2_000);
         assert_eq!(db.recent(1).expect("read")[0].route.as_ref(), "alias:fast", "names were not lost");
     }
@@ -549,9 +577,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut db = open(&folder);
         let change = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
-        db.write(&StateChanges::from([change("a", Some("1")), change("b", Some("2"))]), []).expect("written");
-        db.write(&StateChanges::from([change("a", Some("3")), change("b", None), change("c", None)]), [])
+        db.write(&StateChanges::from([change("a", Some("1")), change("b", Some("2"))]), [], Lasting::Kill)
             .expect("written");
+        db.write(
+            &StateChanges::from([change("a", Some("3")), change("b", None), change("c", None)]),
+            [],
+            Lasting::Kill,
+        )
+        .expect("written");
         assert_eq!(db.state().expect("read"), BTreeMap::from([("a".to_owned(), "3".to_owned())]));
     }
 
@@ -560,7 +593,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut db = open(&folder);
         let rows: Vec<Row> = (0..5_000).map(sample).collect();
-        db.write(&StateChanges::new(), &rows).expect("written");
+        db.write(&StateChanges::new(), &rows, Lasting::PowerCut).expect("written");
         let oldest_ms = rows[100].ended_ms;
         assert!(!db.forget(oldest_ms, u64::MAX).expect("removed"));
         let kept = db.recent(10_000).expect("read");

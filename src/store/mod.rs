@@ -1,7 +1,7 @@
 //! What outlives the process: counters, benches and request rows in one SQLite file, written by one thread.
 //!
-//! Requests hand in rows and never wait: the channel is bounded, and when it is full rows are dropped and counted.
-//! State is not sent but fetched by the writer, so it cannot be dropped. When the disk is full, read-only or damaged
+//! Requests hand in rows and never wait: the list of those not written yet is bounded, and when it is full rows are
+//! dropped and counted. State is not handed in but fetched by the writer, so it cannot be dropped. When the disk is full, read-only or damaged
 //! the gateway goes on from memory, and [`Store::health`] says so.
 mod db;
 pub mod row;
@@ -14,23 +14,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, TrySendError, bounded};
+use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
 
 use crate::catalog::{Issue, IssueLevel};
 pub use db::StateChanges;
 pub use row::{Row, RowKind, RowOutcome};
-use writer::{Message, Pace, Writer};
+use writer::{Message, Pace, ROWS_BATCH, ROWS_HELD_MAX, Waiting, Writer};
 
 const DATABASE: &str = "freeway.db";
 /// An empty database whose lock is held for as long as the process lives; the operating system frees it with the
 /// process, however that ends.
 const LOCK: &str = "freeway.lock";
 
-/// Messages on their way to the writer: rows of a few seconds at a rate that no small box reaches.
-const CHANNEL_MAX: usize = 4_096;
+/// Messages on their way to the writer.
+const MESSAGES_MAX: usize = 64;
 /// How long a reader waits for the writer, which may be waiting for the disk.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -127,9 +127,10 @@ pub struct Health {
     pub writes: u64,
 }
 
-/// Counters and trouble, shared between the writer and everybody who asks.
+/// Shared between the writer and everybody else.
 #[derive(Debug, Default)]
 struct Shared {
+    waiting: Mutex<Waiting>,
     trouble: Mutex<Option<(Trouble, String)>>,
     rows_dropped: AtomicU64,
     rows_written: AtomicU64,
@@ -200,7 +201,7 @@ impl Store {
         if let Some((_, message)) = shared.trouble.lock().as_ref() {
             note(IssueLevel::Error, message.clone());
         }
-        let (messages, inbox) = bounded(CHANNEL_MAX);
+        let (messages, inbox) = bounded(MESSAGES_MAX);
         let thread = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || writer.run(&inbox))
@@ -215,12 +216,22 @@ impl Store {
         let _ = self.messages.send(Message::Source(source));
     }
 
-    /// Hands in a row. Never waits; a row that finds the channel full is dropped and counted.
+    /// Hands in a row. Never waits; a row that finds the list full is dropped and counted.
     pub fn row(&self, row: Row) {
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-            self.messages.try_send(Message::Row(Box::new(row.bounded())))
-        {
-            self.shared.rows_dropped.fetch_add(1, Ordering::Relaxed);
+        let row = row.bounded();
+        let batch = {
+            let mut waiting = self.shared.waiting.lock();
+            if waiting.rows.len() >= ROWS_HELD_MAX {
+                self.shared.rows_dropped.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            waiting.since.get_or_insert_with(Instant::now);
+            waiting.rows.push_back(row);
+            waiting.rows.len() == ROWS_BATCH
+        };
+        if batch {
+            // When the channel is full, the writer has reasons enough to look.
+            let _ = self.messages.try_send(Message::Batch);
         }
     }
 
@@ -275,7 +286,6 @@ impl Drop for Store {
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
-    use std::time::Instant;
 
     use super::row::sample;
     use super::*;
@@ -491,22 +501,23 @@ mod tests {
     }
 
     #[test]
-    fn a_full_channel_drops_rows_and_counts_them() {
+    fn a_full_list_drops_rows_and_counts_them() {
         let folder = tempfile::tempdir().expect("a folder");
         let opened = open(folder.path());
         let (hold, held) = bounded::<()>(0);
+        let (entered, busy) = bounded::<()>(1);
         opened.store.save_from(Box::new(move |_| {
             // The writer is busy for as long as the test wants.
+            let _ = entered.try_send(());
             let _ = held.recv_timeout(Duration::from_secs(20));
             StateChanges::new()
         }));
-        opened.store.save_soon();
-        let sent = CHANNEL_MAX as u64 + 500;
+        busy.recv_timeout(Duration::from_secs(20)).expect("the writer fetches state");
+        let sent = ROWS_HELD_MAX as u64 + 500;
         (0..sent).for_each(|number| opened.store.row(sample(number)));
-        assert!(opened.store.health().rows_dropped >= 400);
+        assert_eq!(opened.store.health().rows_dropped, 500);
         drop(hold);
-        let health = || opened.store.health();
-        eventually("the rest", || health().rows_written + health().rows_dropped == sent);
+        eventually("the rest", || opened.store.health().rows_written == ROWS_HELD_MAX as u64);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rusqlite::Connection;
 
-use super::db::{self, Db, Failure, StateChanges};
+use super::db::{self, Db, Failure, Lasting, StateChanges};
 use super::row::Row;
 use super::{Extent, History, Shared, StateSource, Trouble};
 use crate::base::clock;
@@ -44,9 +44,9 @@ impl Pace {
 }
 
 /// Rows go out earlier when this many have come.
-const ROWS_BATCH: usize = 500;
-/// Rows that wait while the disk cannot be written; beyond that the oldest are dropped and counted.
-const ROWS_HELD_MAX: usize = 4_000;
+pub const ROWS_BATCH: usize = 500;
+/// Rows that wait for the disk; beyond that they are dropped and counted.
+pub const ROWS_HELD_MAX: usize = 4_000;
 /// How often rows are looked at that are too old or too many.
 const FORGET_EVERY: Duration = Duration::from_secs(3_600);
 /// A damaged database up to this size is found at the start; a larger one would take too long to look through, and is
@@ -59,13 +59,26 @@ const EARLIEST_MS: u64 = crate::quota::zone::EARLIEST_WALL_MS;
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
+/// Rows on their way to the writer. They lie in a list that it looks at in its own time: a message for each would cost
+/// every request a wake-up of the writer's thread.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    pub rows: VecDeque<Row>,
+    /// When the first of them came.
+    pub since: Option<Instant>,
+}
+
 /// What the writer is told.
 pub enum Message {
-    Row(Box<Row>),
+    /// Enough rows for a batch are waiting.
+    Batch,
     Source(StateSource),
     SaveNow,
     Forget(Vec<String>),
-    Recent { limit: usize, reply: Sender<Vec<Row>> },
+    Recent {
+        limit: usize,
+        reply: Sender<Vec<Row>>,
+    },
     Close,
 }
 
@@ -83,9 +96,9 @@ pub struct Writer {
     state: StateChanges,
     /// The file is new: all state has to be written, not only what changes.
     needs_everything: bool,
-    rows: VecDeque<Row>,
+    /// Somebody waits for the state to be on the disk.
+    urgent: bool,
     state_due: Instant,
-    rows_due: Option<Instant>,
     forget_due: Instant,
     retry: Option<Retry>,
     damage: Option<String>,
@@ -116,9 +129,8 @@ impl Writer {
             source: None,
             state: StateChanges::new(),
             needs_everything: false,
-            rows: VecDeque::new(),
+            urgent: false,
             state_due: now + pace.state_every,
-            rows_due: None,
             // Not in the first minute, when everything else starts too.
             forget_due: now + pace.rows_every,
             retry: None,
@@ -175,24 +187,25 @@ impl Writer {
     fn work(&mut self, inbox: &Receiver<Message>) {
         loop {
             match inbox.recv_deadline(self.next_turn()) {
-                Ok(Message::Row(row)) => self.take_row(*row),
                 Ok(Message::Source(source)) => self.source = Some(source),
-                Ok(Message::SaveNow) => self.state_due = Instant::now(),
+                Ok(Message::SaveNow) => {
+                    self.state_due = Instant::now();
+                    self.urgent = true;
+                }
                 Ok(Message::Forget(keys)) => self.state.extend(keys.into_iter().map(|key| (key, None))),
                 Ok(Message::Recent { limit, reply }) => {
                     let _ = reply.send(self.recent(limit));
                 }
                 Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return self.close(),
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Batch) | Err(RecvTimeoutError::Timeout) => {}
             }
             self.turn();
         }
     }
 
-    /// When there is something to do, if nobody says anything before.
+    /// When there is something to do, if nobody says anything before. Rows are looked at together with the state.
     fn next_turn(&self) -> Instant {
-        let rows_due = self.rows_due.unwrap_or(self.state_due);
-        let due = self.state_due.min(rows_due).min(self.forget_due);
+        let due = self.state_due.min(self.forget_due);
         // Nothing but the wait for the next attempt ends while the disk cannot be written.
         self.retry.map_or(due, |retry| retry.at)
     }
@@ -203,10 +216,14 @@ impl Writer {
         if self.retry.is_some_and(|retry| now < retry.at) {
             return;
         }
-        let state_now = self.state_due <= now;
-        // Rows whose time would come before the next look at the state go along with it: one transaction less.
-        let horizon = if state_now { now + self.pace.state_every } else { now };
-        let rows_now = self.rows.len() >= ROWS_BATCH || self.rows_due.is_some_and(|due| due <= horizon);
+        let state_now = self.state_due <= now || self.retry.is_some();
+        // Rows whose time would come before the next look go along with this one.
+        let horizon = now + self.pace.state_every;
+        let rows_now = {
+            let waiting = self.shared.waiting.lock();
+            let old = waiting.since.is_some_and(|since| since + self.pace.rows_every <= horizon);
+            waiting.rows.len() >= ROWS_BATCH || (old && state_now)
+        };
         if rows_now || state_now {
             self.fetch_state();
             self.state_due = now + self.pace.state_every;
@@ -215,15 +232,6 @@ impl Writer {
         if self.forget_due <= now {
             self.forget_due = now + if self.forget_rows() { Duration::from_secs(1) } else { FORGET_EVERY };
         }
-    }
-
-    fn take_row(&mut self, row: Row) {
-        if self.rows.len() >= ROWS_HELD_MAX {
-            self.rows.pop_front();
-            self.shared.rows_dropped.fetch_add(1, Ordering::Relaxed);
-        }
-        self.rows.push_back(row);
-        self.rows_due.get_or_insert_with(|| Instant::now() + self.pace.rows_every);
     }
 
     fn fetch_state(&mut self) {
@@ -239,24 +247,39 @@ impl Writer {
         if self.db.is_none() && !self.reopen() {
             return;
         }
-        let rows = if with_rows { self.rows.len() } else { 0 };
         let Some(db) = &mut self.db else { return };
-        if rows == 0 && self.state.is_empty() {
+        let taken =
+            if with_rows { std::mem::take(&mut *self.shared.waiting.lock()) } else { Waiting::default() };
+        // After a failure an empty transaction shows whether the database can be written again.
+        if taken.rows.is_empty() && self.state.is_empty() && self.retry.is_none() {
             return;
         }
-        match db.write(&self.state, self.rows.iter().take(rows)) {
+        let count = taken.rows.len() as u64;
+        let lasting = if count > 0 || self.urgent { Lasting::PowerCut } else { Lasting::Kill };
+        match db.write(&self.state, &taken.rows, lasting) {
             Ok(()) => {
                 self.state.clear();
-                if rows > 0 {
-                    self.rows.clear();
-                    self.rows_due = None;
-                }
-                self.shared.rows_written.fetch_add(rows as u64, Ordering::Relaxed);
+                self.urgent = false;
+                self.shared.rows_written.fetch_add(count, Ordering::Relaxed);
                 self.shared.writes.fetch_add(1, Ordering::Relaxed);
                 self.recovered();
             }
-            Err(error) => self.failed(&error),
+            Err(error) => {
+                self.put_back(taken);
+                self.failed(&error);
+            }
         }
+    }
+
+    /// Puts rows that could not be written before those that came meanwhile; the oldest of too many are dropped.
+    fn put_back(&self, mut taken: Waiting) {
+        let mut waiting = self.shared.waiting.lock();
+        taken.rows.append(&mut waiting.rows);
+        let excess = taken.rows.len().saturating_sub(ROWS_HELD_MAX);
+        taken.rows.drain(..excess);
+        self.shared.rows_dropped.fetch_add(excess as u64, Ordering::Relaxed);
+        taken.since = taken.since.or(waiting.since);
+        *waiting = taken;
     }
 
     fn recovered(&mut self) {
@@ -313,7 +336,7 @@ impl Writer {
 
     fn recent(&self, limit: usize) -> Vec<Row> {
         let limit = limit.min(RECENT_MAX);
-        let mut rows: Vec<Row> = self.rows.iter().rev().take(limit).cloned().collect();
+        let mut rows: Vec<Row> = self.shared.waiting.lock().rows.iter().rev().take(limit).cloned().collect();
         if let (Some(db), true) = (&self.db, rows.len() < limit) {
             // A database that cannot be read tells so at the next write.
             rows.extend(db.recent(limit - rows.len()).unwrap_or_default());
@@ -339,6 +362,7 @@ impl Writer {
     }
 
     fn close(&mut self) {
+        self.urgent = true;
         self.fetch_state();
         self.write(true);
         if let Some(Err(error)) = self.db.take().map(Db::close) {
@@ -362,8 +386,18 @@ mod tests {
     /// Lets everything be due.
     fn turn(writer: &mut Writer) {
         writer.state_due = Instant::now();
-        writer.rows_due = writer.rows_due.map(|_| Instant::now());
+        writer.pace.rows_every = Duration::ZERO;
         writer.turn();
+    }
+
+    fn hand_in(writer: &Writer, numbers: std::ops::Range<u64>) {
+        let mut waiting = writer.shared.waiting.lock();
+        waiting.since.get_or_insert_with(Instant::now);
+        waiting.rows.extend(numbers.map(sample));
+    }
+
+    fn waiting(writer: &Writer) -> usize {
+        writer.shared.waiting.lock().rows.len()
     }
 
     fn trouble(writer: &Writer) -> Option<Trouble> {
@@ -378,16 +412,16 @@ mod tests {
         writer.db.as_ref().expect("open").limit_pages(10);
         writer.source =
             Some(Box::new(|_| StateChanges::from([("meter:key/a".to_owned(), Some("x".repeat(40_000)))])));
-        (0..3).for_each(|i| writer.take_row(sample(i)));
+        hand_in(&writer, 0..3);
         turn(&mut writer);
         assert_eq!(trouble(&writer), Some(Trouble::DiskFull));
-        assert_eq!((writer.rows.len(), writer.state.len()), (3, 1));
+        assert_eq!((waiting(&writer), writer.state.len()), (3, 1));
         assert_eq!(writer.recent(9).len(), 3, "what waits is shown");
         turn(&mut writer);
         assert_eq!(trouble(&writer), Some(Trouble::DiskFull));
         writer.db.as_ref().expect("open").limit_pages(1_000_000);
         turn(&mut writer);
-        assert_eq!((trouble(&writer), writer.rows.len(), writer.state.len()), (None, 0, 0));
+        assert_eq!((trouble(&writer), waiting(&writer), writer.state.len()), (None, 0, 0));
         assert_eq!(writer.recent(9).len(), 3);
     }
 
@@ -408,11 +442,46 @@ mod tests {
     #[test]
     fn rows_that_wait_are_bounded() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut writer = writer(&folder);
-        (0..ROWS_HELD_MAX as u64 + 7).for_each(|i| writer.take_row(sample(i)));
-        assert_eq!(writer.rows.len(), ROWS_HELD_MAX);
+        let writer = writer(&folder);
+        hand_in(&writer, 100..107);
+        let taken =
+            Waiting { rows: (0..ROWS_HELD_MAX as u64).map(sample).collect(), since: Some(Instant::now()) };
+        writer.put_back(taken);
+        assert_eq!(waiting(&writer), ROWS_HELD_MAX);
         assert_eq!(writer.shared.rows_dropped.load(Ordering::Relaxed), 7);
-        assert_eq!(writer.rows.front(), Some(&sample(7)), "the oldest go");
+        let waiting = writer.shared.waiting.lock();
+        assert_eq!((waiting.rows.front(), waiting.rows.back()), (Some(&sample(7)), Some(&sample(106))));
+    }
+
+    #[test]
+    fn a_failure_without_anything_to_write_passes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        writer.open();
+        writer.retry_later(Trouble::Disk, "a cable was loose".into());
+        writer.state_due = Instant::now() + Duration::from_secs(10);
+        writer.turn();
+        assert!(trouble(&writer).is_none() && writer.next_turn() > Instant::now() + Duration::from_secs(5));
+    }
+
+    #[test]
+    fn rows_wait_for_their_minute_and_go_with_the_state() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        writer.open();
+        hand_in(&writer, 0..2);
+        writer.state_due = Instant::now();
+        writer.turn();
+        assert_eq!(waiting(&writer), 2, "too early");
+        writer.shared.waiting.lock().since = Instant::now().checked_sub(Duration::from_secs(51));
+        writer.turn();
+        assert_eq!(waiting(&writer), 2, "not on their own");
+        writer.state_due = Instant::now();
+        writer.turn();
+        assert_eq!(waiting(&writer), 0);
+        hand_in(&writer, 0..ROWS_BATCH as u64);
+        writer.turn();
+        assert_eq!(waiting(&writer), 0, "a batch goes at once");
     }
 
     #[test]
