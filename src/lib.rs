@@ -1,5 +1,20 @@
 //! Freeway stacks the free tiers of many LLM providers behind one OpenAI-compatible endpoint.
 //!
+//! # The way of a request
+//!
+//! | where | what happens |
+//! |---|---|
+//! | [`http::server`] | a connection is **accepted** and given a reader thread |
+//! | [`http::conn`] | the reader looks at the head before anything is taken off the socket, and refuses what is not sane |
+//! | [`http::routes`] | the request **enters**: route, key and rights are settled before the body |
+//! | [`http::v1`] | the body is read and understood; it is **admitted** as a [`relay::turn::Request`] and goes to a worker |
+//! | [`relay::turn`] | the story: the model string is resolved, then attempt follows attempt |
+//! | [`route::failover`] | it is **routed**: who is called is chosen, and the quota reserved, in one step |
+//! | [`relay::attempt`] | the upstream is **called** through [`upstream::client`], with the body that [`upstream::adapt`] made |
+//! | [`relay::stream`] | the stream is held back until it is an answer, then passed on |
+//! | [`route::outcome`], [`route::verdict`] | a failure is judged: whose fault, what next, who sits on the bench |
+//! | [`http::answer`] | it is **answered**, in as few writes as there are moments |
+//!
 //! # The map
 //!
 //! From the bottom up; a module imports only from its own layer and those below (`tests/tidy` holds this table to
@@ -8,9 +23,33 @@
 //! | layer | module | files | what it is |
 //! |---|---|---|---|
 //! | words | `base` | `bounded` `clock` `rng` `text` | time, randomness, text, bounded containers |
-//! | | `wire` | `error` `exchange` | the JSON and SSE shapes that cross the network |
-//! | things | `catalog` | `provider` `settings` `slots` | providers, models, keys, names, settings |
-//! | hands | `upstream` | `cut` | calls to providers |
+//! | | `wire` | `answer` `body` `calls` `chat` `choice` `chunk` `completion` `embeddings` `error` `exchange` `fold` `head` `json` `messages` `patch` `sse` `tally` `upstream_error` `usage` `whole_calls` | the shapes that cross the network: bodies, event streams, answers, errors |
+//! | things | `catalog` | `address` `boxfile` `bundled` `check` `clients` `config` `discovery` `env` `example` `fields` `json` `listing` `load` `names` `pool` `provider` `settings` `slots` `spec` `spec_model` `table` `unified` | providers, models, keys, names and settings, read into one snapshot |
+//! | judgement | `context` | `tokens` | how large a request is |
+//! | | `quota` | `bench` `ledger` `meter` `saved` `wall` `window` `zone` | who used what of which limit, and who sits on the bench |
+//! | | `route` | `failover` `lessons` `live` `network` `outcome` `plan` `speed` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
+//! | hands | `upstream` | `adapt` `client` `cut` `dial` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
+//! | | `store` | `db` `row` `state` `writer` | what outlives the process, written by one thread |
+//! | story | `relay` | `attempt` `gateway` `outlet` `record` `route_info` `stream` `turn` | one turn, from an admitted request to a recorded answer |
+//! | doors | `http` | `answer` `body` `browser` `budget` `chunked` `conn` `exchange` `head` `line` `path` `pool` `providers` `registry` `rights` `routes` `server` `sock` `v1` `views` | connections, routes, rights, surfaces |
+//! | | `cli` | `config` `init` `provider` `verify` | the commands of the terminal |
+//! | | `serve` | | start and stop, in order |
+//! | | `jobs` | | what happens beside requests |
+//! | | `discover` | | model lists, fetched in the background |
+//! | | `demo` | | two scripted upstreams inside the process |
+//! | | `logger` | | the lines that people read |
+//!
+//! # What always holds
+//!
+//! 1. One request uses one [`Snapshot`](catalog::load::Snapshot) from start to end; a reload swaps it whole.
+//! 2. [`Live`](route::live::Live) state sits behind one mutex, held for microseconds and never across I/O.
+//! 3. Decisions (`quota`, `route`, `context`) read no clock, no socket and no disk: they are handed the time.
+//! 4. There is one attempt loop for all surfaces. The commit is the first byte of the answer's content: before it any
+//!    failure can move on, after it none can.
+//! 5. Quota is reserved before a call and settled after it; choosing and reserving are one critical section.
+//! 6. Readers police, read, admit and watch; workers only call upstreams. Control routes never need a worker.
+//! 7. One thread owns the database; requests never wait for the disk.
+//! 8. Every queue, map, body, wait and retry has a bound.
 pub mod base;
 pub mod wire;
 

@@ -51,11 +51,6 @@ pub fn instant() -> Instant {
     Instant::now()
 }
 
-/// Blocks the calling thread.
-pub fn pause(time: Duration) {
-    std::thread::sleep(time);
-}
-
 /// Milliseconds since this process first asked for the time.
 pub fn uptime_ms() -> u64 {
     start().elapsed().as_millis() as u64

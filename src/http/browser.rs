@@ -60,8 +60,7 @@ mod tests {
 
     #[test]
     fn http_04_preflights_echo_what_sdks_send() {
-        let mut settings = Settings::default();
-        settings.cors_origins = vec!["app://notes.local".into()];
+        let settings = Settings { cors_origins: vec!["app://notes.local".into()], ..Settings::default() };
         let head = |origin: &str| {
             check_head(
                 format!(

@@ -1,7 +1,6 @@
 //! The OpenAI surface: requests in, turns made of them, answers out.
 use std::io;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -133,7 +132,7 @@ pub fn model(visit: &Visit<'_>) -> Admission {
 
 /// When the models were "created": the time of the answer, since nothing better is known.
 fn created_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    clock::now().wall_ms / 1000
 }
 
 /// One client's side of a turn, in OpenAI's shapes.

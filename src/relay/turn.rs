@@ -21,12 +21,13 @@ use crate::catalog::names::{How, Kind, Resolution};
 use crate::catalog::provider::Caps;
 use crate::catalog::settings::Strategy;
 use crate::context::tokens;
-use crate::quota::{Spent, ledger};
-use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next, Policy};
+use crate::quota::Spent;
+use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next, Report};
 use crate::route::outcome::{End, Outcome, Signal, classify};
 use crate::route::plan::{Ask, Order};
 use crate::route::speed::Answer;
 use crate::route::terminal;
+use crate::route::verdict::Policy;
 use crate::upstream::adapt;
 use crate::upstream::cut::Cut;
 use crate::upstream::watch::Watch;
@@ -345,20 +346,12 @@ impl Story<'_> {
         let usage = attempted.usage;
         let (prompt_tokens, output_tokens) =
             usage.map_or((self.ask.prompt_tokens, 0), |usage| (usage.prompt, usage.completion));
-        let credits = ledger::credits(provider, model, prompt_tokens, output_tokens);
-        let spent = Spent { prompt_tokens, output_tokens, credits };
+        let spent = Spent { prompt_tokens, output_tokens, ..Spent::default() };
         let was_served = matches!(outcome, Outcome::Served { .. });
         let client_left = matches!(outcome, Outcome::ClientLeft);
         let has_field = |name: &str| self.body.given(name).is_some();
-        failover.report(
-            catalog,
-            &mut self.gateway.live.lock(),
-            attempt,
-            outcome,
-            spent,
-            &has_field,
-            clock::now(),
-        );
+        let report = Report { attempt, outcome, spent, has_field: &has_field };
+        failover.report(catalog, &mut self.gateway.live.lock(), report, clock::now());
         if was_served {
             return Some(Told { served: Some(served), status: 200, error: None, failover: None, usage });
         }
@@ -477,14 +470,12 @@ impl Story<'_> {
             if left.is_zero() {
                 return true;
             }
-            clock::pause(left.min(WAIT_STEP));
+            self.cut.wait(left);
         }
         false
     }
 }
 
-/// A held request looks after its client this often.
-const WAIT_STEP: Duration = Duration::from_millis(200);
 /// Benches and windows end a moment after the time that was read.
 const WAIT_MARGIN: Duration = Duration::from_millis(20);
 

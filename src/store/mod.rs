@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::Mutex;
 
+use crate::base::clock;
 use crate::catalog::{Issue, IssueLevel};
 pub use db::StateChanges;
 pub use row::{Row, RowKind, RowOutcome};
@@ -225,7 +226,7 @@ impl Store {
                 self.shared.rows_dropped.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            waiting.since.get_or_insert_with(Instant::now);
+            waiting.since.get_or_insert_with(clock::instant);
             waiting.rows.push_back(row);
             waiting.rows.len() == ROWS_BATCH
         };

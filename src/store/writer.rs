@@ -118,7 +118,7 @@ impl Writer {
         shared: Arc<Shared>,
         lock: Option<Connection>,
     ) -> Writer {
-        let now = Instant::now();
+        let now = clock::instant();
         Writer {
             path,
             history,
@@ -189,7 +189,7 @@ impl Writer {
             match inbox.recv_deadline(self.next_turn()) {
                 Ok(Message::Source(source)) => self.source = Some(source),
                 Ok(Message::SaveNow) => {
-                    self.state_due = Instant::now();
+                    self.state_due = clock::instant();
                     self.urgent = true;
                 }
                 Ok(Message::Forget(keys)) => self.state.extend(keys.into_iter().map(|key| (key, None))),
@@ -212,7 +212,7 @@ impl Writer {
 
     /// Does what is due.
     fn turn(&mut self) {
-        let now = Instant::now();
+        let now = clock::instant();
         if self.retry.is_some_and(|retry| now < retry.at) {
             return;
         }
@@ -330,7 +330,7 @@ impl Writer {
     fn retry_later(&mut self, trouble: Trouble, message: String) {
         let wait =
             self.retry.map_or(self.pace.retry_first, |retry| (retry.wait * 2).min(self.pace.retry_max));
-        self.retry = Some(Retry { at: Instant::now() + wait, wait });
+        self.retry = Some(Retry { at: clock::instant() + wait, wait });
         *self.shared.trouble.lock() = Some((trouble, message));
     }
 

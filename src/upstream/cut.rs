@@ -1,8 +1,9 @@
 //! The handle that cuts an upstream call from another thread.
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 /// Cuts one upstream call from another thread.
 ///
@@ -10,7 +11,10 @@ use parking_lot::Mutex;
 /// before it connects never begins. The socket is shared, not duplicated, and given back when the call ends, so that
 /// a pooled connection that serves somebody else later is never touched.
 #[derive(Debug, Default)]
-pub struct Cut(Mutex<CutState>);
+pub struct Cut {
+    state: Mutex<CutState>,
+    changed: Condvar,
+}
 
 #[derive(Debug, Default)]
 struct CutState {
@@ -31,21 +35,31 @@ impl Cut {
 
     /// Ends the call now, or before it begins.
     pub fn cut(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.cut = true;
         if let Some(socket) = state.socket.take() {
             // An error means that the socket is closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
+        self.changed.notify_all();
+    }
+
+    /// Sleeps for `time`, or until the cut if that comes first; whether it came.
+    pub fn wait(&self, time: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.cut {
+            self.changed.wait_for(&mut state, time);
+        }
+        state.cut
     }
 
     pub fn is_cut(&self) -> bool {
-        self.0.lock().cut
+        self.state.lock().cut
     }
 
     /// Names the socket in use; `None` when the call was cut already and must not go on.
     pub fn hold(&self, socket: &Arc<TcpStream>) -> Option<Hold> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if state.cut {
             return None;
         }
@@ -56,7 +70,7 @@ impl Cut {
 
     /// The call that made `hold` no longer uses its socket.
     pub fn release(&self, hold: Hold) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if state.holds == hold.0 {
             state.socket = None;
         }

@@ -232,12 +232,13 @@ struct Row {
     files: Vec<String>,
 }
 
-/// Reads the map: the table rows of the opening comment, `| layer | module | files | what |`. An empty first cell
+/// Reads the map: the table rows below its heading in the opening comment, `| layer | module | files | what |`. An empty first cell
 /// repeats the layer above.
 fn map() -> Vec<Row> {
     let lib = fs::read_to_string(top().join("src/lib.rs")).expect("src/lib.rs is there");
     let mut rows: Vec<Row> = Vec::new();
-    for line in lib.lines().filter_map(|line| line.strip_prefix("//! |")) {
+    let rows_below = lib.lines().skip_while(|line| !line.starts_with("//! # The map"));
+    for line in rows_below.filter_map(|line| line.strip_prefix("//! |")) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [layer, module, files, ..] = cells[..] else { continue };
         let Some(module) = quoted_names(module).pop() else { continue };
@@ -281,6 +282,22 @@ fn the_map_names_every_module_and_no_other() {
         }
     }
     none("the map in src/lib.rs", offenders);
+}
+
+#[test]
+fn the_way_of_a_request_names_files_that_exist() {
+    let lib = fs::read_to_string(top().join("src/lib.rs")).expect("src/lib.rs is there");
+    let way = lib.lines().take_while(|line| !line.starts_with("//! # The map"));
+    let first_cells =
+        way.filter_map(|line| line.strip_prefix("//! | [")?.split('|').next().map(str::to_owned));
+    let named: Vec<String> = first_cells.flat_map(|cell| quoted_names(&format!("[{cell}"))).collect();
+    for story in ["enters", "admitted", "routed", "called", "answered"] {
+        assert!(lib.contains(&format!("**{story}**")), "a newcomer looks for where a request is {story}");
+    }
+    assert!(named.len() >= 8, "the way has its steps: {named:?}");
+    let missing =
+        named.into_iter().filter(|name| !top().join(format!("src/{}.rs", name.replace("::", "/"))).is_file());
+    none("the way of a request in src/lib.rs names a file", missing.collect());
 }
 
 #[test]

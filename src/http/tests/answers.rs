@@ -1,3 +1,4 @@
+//! Whole answers and streams as they leave: framing, lengths, early answers.
 use super::*;
 
 #[test]

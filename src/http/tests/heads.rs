@@ -1,3 +1,4 @@
+//! Request heads: what is taken, what is refused, and that nothing is smuggled behind a refusal.
 use super::*;
 
 /// What the server says to `request`; it must close after it, and leave nothing behind.

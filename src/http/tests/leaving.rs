@@ -1,3 +1,4 @@
+//! Clients that leave, half-close or stop reading, and what is noticed of it.
 use std::net::Shutdown;
 
 use socket2::SockRef;

@@ -1,3 +1,4 @@
+//! Caps on connections, descriptors, workers and time; and how a stop ends.
 use std::fs::File;
 
 use super::*;
