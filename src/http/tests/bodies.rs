@@ -1,3 +1,4 @@
+//! Bodies: framing, sizes, compression, deadlines, the shared budget.
 use flate2::Compression;
 use flate2::write::GzEncoder;
 

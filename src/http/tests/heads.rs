@@ -1,3 +1,4 @@
+//! What a request head may be, and how it may arrive.
 use super::*;
 
 /// What the server says to `request`; it must close after it, and leave nothing behind.

@@ -1,3 +1,4 @@
+//! How many connections there may be, running out of descriptors, stopping.
 use std::fs::File;
 
 use super::*;
