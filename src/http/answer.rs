@@ -262,6 +262,11 @@ impl Stream {
         self.exchange.cut()
     }
 
+    /// Whether the client has left. Asks the system, for streams that a reader answers itself and so does not watch.
+    pub fn is_abandoned(&self) -> bool {
+        self.exchange.has_failed() || self.exchange.cut().is_cut() || self.exchange.line().has_hung_up()
+    }
+
     fn send(&mut self, data: &[u8], last: &[u8]) -> io::Result<()> {
         if self.exchange.has_failed() {
             return Err(io::ErrorKind::BrokenPipe.into());

@@ -476,6 +476,24 @@ mod tests {
     }
 
     #[test]
+    fn tiny_http_gets_what_it_can_neither_wait_for_nor_read_beyond() {
+        let suits = |field: &str, length: u64, seen_of_body: usize| {
+            let text = format!("POST / HTTP/1.1\r\nHost: g\r\n{field}Content-Length: {length}\r\n\r\n");
+            let head = check_head(text.as_bytes()).unwrap();
+            Shape::of(&head, text.len() + seen_of_body).suits_tiny_http(length)
+        };
+        assert!(suits("", 0, 0));
+        assert!(suits("", 500, 500));
+        assert!(!suits("", 500, 499), "it would wait for the rest by itself");
+        assert!(!suits("", 500, 501), "it would read into the next request");
+        assert!(suits("", 1025, 0));
+        assert!(suits("", 50_000, 3_000));
+        assert!(!suits("", 2_000, 2_001));
+        assert!(!suits("X.Odd: 1\r\n", 500, 500));
+        assert!(!suits("Expect: 100-continue\r\n", 500, 500));
+    }
+
+    #[test]
     fn empty_lines_are_counted_in_pairs() {
         let count = |bytes: &[u8]| blank_bytes(bytes);
         assert_eq!(

@@ -31,6 +31,9 @@ const LINGER_MAX: Duration = Duration::from_secs(1);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 
+/// A peer that acknowledges nothing for this long is gone, though there is room to write to it.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(90);
+
 /// A connection.
 #[derive(Debug)]
 pub struct Line {
@@ -52,7 +55,9 @@ impl Line {
         socket.set_nodelay(true)?;
         socket.set_write_timeout(Some(write_timeout))?;
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
-        SockRef::from(&socket).set_tcp_keepalive(&keepalive.with_retries(3))?;
+        let handle = SockRef::from(&socket);
+        handle.set_tcp_keepalive(&keepalive.with_retries(3))?;
+        handle.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
         let line = Arc::new(Line {
             socket,
             state: AtomicU64::new(idle_now()),

@@ -25,9 +25,14 @@ pub struct Sizes {
 /// What a pool is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
+    /// Threads at work.
     pub busy: usize,
+    /// Threads that wait for work.
     pub idle: usize,
+    /// Jobs that wait for a thread.
     pub queued: usize,
+    /// Jobs that have panicked since the start.
+    pub panicked: u64,
 }
 
 /// A pool that calls one function on jobs of one type.
@@ -46,6 +51,7 @@ struct State<J> {
     /// The one that became idle last stands last.
     idle: Vec<Arc<Desk<J>>>,
     queue: VecDeque<J>,
+    panicked: u64,
     closed: bool,
 }
 
@@ -64,7 +70,8 @@ enum Order<J> {
 impl<J: Send + 'static> Pool<J> {
     /// A pool without threads yet.
     pub fn new(sizes: Sizes, run: impl Fn(J) + Send + Sync + 'static) -> Pool<J> {
-        let state = State { threads: 0, idle: Vec::new(), queue: VecDeque::new(), closed: false };
+        let state =
+            State { threads: 0, idle: Vec::new(), queue: VecDeque::new(), panicked: 0, closed: false };
         Pool { shared: Arc::new(Shared { sizes, run: Box::new(run), state: Mutex::new(state) }) }
     }
 
@@ -94,10 +101,11 @@ impl<J: Send + 'static> Pool<J> {
         shared.enqueue(&mut state, job)
     }
 
+    /// What the pool is doing now.
     pub fn load(&self) -> Load {
         let state = self.shared.state.lock();
         let idle = state.idle.len();
-        Load { busy: state.threads - idle, idle, queued: state.queue.len() }
+        Load { busy: state.threads - idle, idle, queued: state.queue.len(), panicked: state.panicked }
     }
 }
 
@@ -143,8 +151,10 @@ impl<J: Send + 'static> Shared<J> {
         while let Some(job) = self.next_order(desk) {
             let mut job = Some(job);
             while let Some(current) = job {
-                // The panic has been reported by the hook already, and what the job owned is dropped with it.
-                let _ = catch_unwind(AssertUnwindSafe(|| (self.run)(current)));
+                // The hook has reported a panic already, and what the job owned is dropped with it.
+                if catch_unwind(AssertUnwindSafe(|| (self.run)(current))).is_err() {
+                    self.state.lock().panicked += 1;
+                }
                 job = self.next_queued(desk);
             }
         }
@@ -251,10 +261,10 @@ mod tests {
         let (tell, told) = mpsc::channel();
         assert!(pool.submit(Box::new(move || tell.send(()).unwrap())).is_ok());
         assert!(pool.submit(Box::new(|| ())).is_err());
-        assert_eq!(pool.load(), Load { busy: 2, idle: 0, queued: 1 });
+        assert_eq!(pool.load(), Load { busy: 2, idle: 0, queued: 1, panicked: 0 });
         drop(held);
         told.recv().unwrap();
-        eventually("all are idle", || pool.load() == Load { busy: 0, idle: 2, queued: 0 });
+        eventually("all are idle", || pool.load() == Load { busy: 0, idle: 2, queued: 0, panicked: 0 });
     }
 
     #[test]
@@ -279,7 +289,9 @@ mod tests {
     fn a_panic_is_one_failed_job() {
         let pool = pool(1, 1, 10_000);
         assert!(pool.submit(Box::new(|| panic!("on purpose"))).is_ok());
-        eventually("the thread survives", || pool.load() == Load { busy: 0, idle: 1, queued: 0 });
+        eventually("the thread survives", || {
+            pool.load() == Load { busy: 0, idle: 1, queued: 0, panicked: 1 }
+        });
         thread_of(&pool);
     }
 

@@ -72,6 +72,7 @@ impl Gauges {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A panic of the door, or of a job on a reader.
     pub fn count_panic(&self) {
         self.panics.fetch_add(1, Ordering::Relaxed);
     }
@@ -97,15 +98,16 @@ pub struct Figures {
 pub struct Monitor(Arc<House>);
 
 impl Monitor {
+    /// What the server is doing now.
     pub fn figures(&self) -> Figures {
-        let gauges = &self.0.gauges;
+        let (gauges, workers) = (&self.0.gauges, self.0.workers.load());
         Figures {
             connections: self.0.registry.len(),
-            workers: self.0.workers.load(),
+            workers,
             body_bytes: self.0.budget.used_bytes(),
             turned_away: gauges.turned_away.load(Ordering::Relaxed),
             refused: gauges.refused.load(Ordering::Relaxed),
-            panics: gauges.panics.load(Ordering::Relaxed),
+            panics: gauges.panics.load(Ordering::Relaxed) + workers.panicked,
         }
     }
 }
@@ -151,6 +153,7 @@ impl Server {
         self.listener.local_addr()
     }
 
+    /// A handle for views and metrics.
     pub fn monitor(&self) -> Monitor {
         Monitor(Arc::clone(&self.house))
     }

@@ -1,4 +1,4 @@
-//! Whole answers and streams as they leave: framing, lengths, early answers.
+//! The form of answers and streams, and what a panic leaves behind.
 use super::*;
 
 #[test]
@@ -84,6 +84,7 @@ fn a_panic_gives_our_500_and_harms_nobody_else() {
     client.send(NOW);
     assert_eq!(client.answer().0, 200);
     eventually("no worker is lost", || house.figures().workers.busy == 0);
+    assert_eq!(house.figures().panics, 4);
 }
 
 #[test]

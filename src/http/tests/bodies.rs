@@ -1,4 +1,4 @@
-//! Bodies on their way in: lengths, chunks, gzip, deadlines, the shared budget.
+//! Bodies: framing, sizes, compression, deadlines, the shared budget.
 use flate2::Compression;
 use flate2::write::GzEncoder;
 

@@ -1,4 +1,4 @@
-//! Request heads: what is taken, what is refused, and that nothing is smuggled behind a refusal.
+//! What a request head may be, and how it may arrive.
 use super::*;
 
 /// What the server says to `request`; it must close after it, and leave nothing behind.

@@ -1,4 +1,4 @@
-//! Clients that leave, half-close or stop reading, and what is noticed of it.
+//! Clients that go away, wait, or send the next request early.
 use std::net::Shutdown;
 
 use socket2::SockRef;
@@ -69,6 +69,20 @@ fn a_job_whose_client_left_the_queue_is_not_begun() {
 }
 
 #[test]
+fn a_stream_on_a_reader_can_ask_whether_anybody_listens() {
+    let house = House::new();
+    let mut client = house.client();
+    client.send(post("/live", ""));
+    client.read_until(|bytes| bytes.ends_with(b": live\n\n\r\n").then_some(1));
+    house.expect_served();
+    let start = Instant::now();
+    drop(client);
+    house.expect_news("left");
+    assert!(start.elapsed() < Duration::from_secs(2));
+    house.expect_nobody();
+}
+
+#[test]
 fn pipelined_requests_wait_for_their_turn() {
     let house = House::new();
     let mut client = house.client();
@@ -110,7 +124,6 @@ fn requests_that_tiny_http_may_have_read_ahead_are_never_half_seen() {
             assert_eq!(client.answer(), (200, "7".into()));
         }
     }
-    eprintln!("served {served} closed {closed}");
     assert!(served + closed > 0);
     house.expect_nobody();
 }

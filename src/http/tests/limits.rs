@@ -1,4 +1,4 @@
-//! Caps on connections, descriptors, workers and time; and how a stop ends.
+//! How many connections there may be, running out of descriptors, stopping.
 use std::fs::File;
 
 use super::*;

@@ -140,6 +140,7 @@ impl Script {
             "/panic/then" => panic!("on purpose"),
             "/depth" => Next::Answer(text(depth(&serde_json::from_slice(&body).unwrap()).to_string())),
             "/here" => Next::Here(Box::new(move |responder| work("/work", body, responder, &script))),
+            "/live" => Next::Here(Box::new(move |responder| work("/live", body, responder, &script))),
             "/panic/here" => Next::Here(Box::new(|_| panic!("on purpose"))),
             _ => Next::Work(Box::new(move |responder| work(&path, body, responder, &script))),
         };
@@ -184,6 +185,15 @@ fn work(path: &str, body: Vec<u8>, responder: Responder, script: &Script) {
             let mut stream = responder.stream(200, events());
             let _ = stream.frame(b"data: 1\n\n").and_then(|()| stream.frame(b"data: two\n\n"));
             let _ = stream.end(b"data: [DONE]\n\n");
+        }
+        "/live" => {
+            let mut stream = responder.stream(200, events());
+            let start = Instant::now();
+            let _ = stream.frame(b": live\n\n");
+            while start.elapsed() < PATIENCE && !stream.is_abandoned() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            script.news.lock().send("left").unwrap();
         }
         "/flood" => {
             let mut stream = responder.stream(200, events());
