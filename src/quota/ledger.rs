@@ -15,7 +15,7 @@ use super::{CLAIMS_MAX, Claim, Claims, Scope, SlotHash};
 use crate::base::clock::Now;
 use crate::catalog::provider::{Metric, Model, Provider, Slot};
 
-/// Scopes with counters at once. A busy one takes about 2 KiB, an idle one 300 bytes.
+/// Scopes with counters at once. With four limits an idle one takes 400 bytes, a busy one about 2 KiB.
 const METERS_MAX: usize = 16_384;
 
 /// Models whose output lengths are remembered, and how many outputs of each.
@@ -40,7 +40,8 @@ pub struct Want {
 }
 
 impl Want {
-    /// What a call of `model` will probably use. `max_output` is the client's own limit.
+    /// What a call of `model` will probably use. `max_output` is the client's own limit; zero for an embedding, which
+    /// has no output.
     pub fn of_call(
         ledger: &Ledger,
         provider: &Provider,

@@ -16,12 +16,15 @@ use rusqlite::{
 
 use super::Trouble;
 use super::row::{Row, RowKind, RowOutcome};
+use crate::base::text::fresh_id;
 use crate::quota::zone::utc_stamp;
 
 /// Numbered migrations: the database stands at version n when the first n have run.
 const MIGRATIONS: [&str; 1] = ["
     -- With a row id, so that a value of a few hundred bytes stays in one page and what came together lies together.
     CREATE TABLE state (key TEXT NOT NULL UNIQUE, value TEXT NOT NULL) STRICT;
+    -- One row: which database this is, so that the journal beside it is known to be its own.
+    CREATE TABLE identity (id TEXT NOT NULL) STRICT;
     -- Texts that many rows share.
     CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
     -- id = end of the request in milliseconds since 1970, times 64, plus a running number: rows lie in the order of
@@ -73,16 +76,6 @@ pub struct Db {
     connection: Connection,
     names: HashMap<Arc<str>, i64>,
     last_row_id: i64,
-    lasting: Lasting,
-}
-
-/// What a write survives from the moment it is done. The file stays whole in either case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lasting {
-    /// The end of the process. It is with the operating system, which has it on the disk half a minute later.
-    Kill,
-    /// A power cut too: it is on the disk.
-    PowerCut,
 }
 
 /// Why something cannot be read or written.
@@ -143,10 +136,13 @@ impl Db {
         let _ = fs::set_permissions(path, Permissions::from_mode(0o600));
         let mut connection = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), VFS)?;
         connection.busy_timeout(busy)?;
+        let fresh = fs::metadata(path).is_ok_and(|file| file.len() == 0);
+        // Nobody misses an empty database, and waiting for a card to take one would double the time to start.
+        let until_made = if fresh { "OFF" } else { "FULL" };
         connection.execute_batch(&format!(
             "PRAGMA page_size={PAGE_BYTES};
+             PRAGMA synchronous={until_made};
              PRAGMA journal_mode=WAL;
-             PRAGMA synchronous=FULL;
              PRAGMA wal_autocheckpoint={WAL_PAGES};
              PRAGMA journal_size_limit={};
              PRAGMA cache_size=-{CACHE_KIB};
@@ -156,10 +152,11 @@ impl Db {
             WAL_PAGES * PAGE_BYTES
         ))?;
         migrate(&mut connection)?;
+        connection.execute_batch("PRAGMA synchronous=FULL")?;
         let last_row_id =
             connection.query_row("SELECT id FROM request ORDER BY id DESC LIMIT 1", [], |row| row.get(0));
         let last_row_id = last_row_id.optional()?.unwrap_or(0);
-        Ok(Db { connection, names: HashMap::new(), last_row_id, lasting: Lasting::PowerCut })
+        Ok(Db { connection, names: HashMap::new(), last_row_id })
     }
 
     /// Looks at every page; fails when one is damaged.
@@ -169,6 +166,11 @@ impl Db {
             return Ok(());
         }
         Err(Failure::Damaged(verdict))
+    }
+
+    /// Which database this is, as random text.
+    pub fn identity(&self) -> Result<String, Failure> {
+        Ok(self.connection.query_row("SELECT id FROM identity", [], |row| row.get(0))?)
     }
 
     /// Everything that was saved.
@@ -187,9 +189,7 @@ impl Db {
         &mut self,
         state: &StateChanges,
         rows: impl IntoIterator<Item = &'r Row>,
-        lasting: Lasting,
     ) -> Result<(), Failure> {
-        self.last(lasting)?;
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         write_state(&transaction, state)?;
         let mut inserter = Inserter::new(&transaction, &self.names, self.last_row_id)?;
@@ -204,16 +204,6 @@ impl Db {
             self.names.clear();
         }
         self.names.extend(fresh_names.into_iter().take(NAMES_CACHED_MAX));
-        Ok(())
-    }
-
-    /// Says when SQLite waits for the disk: after each transaction, or only when it folds in the log.
-    fn last(&mut self, lasting: Lasting) -> Result<(), Failure> {
-        if self.lasting != lasting {
-            let word = if lasting == Lasting::PowerCut { "FULL" } else { "NORMAL" };
-            self.connection.execute_batch(&format!("PRAGMA synchronous={word}"))?;
-            self.lasting = lasting;
-        }
         Ok(())
     }
 
@@ -270,6 +260,9 @@ fn migrate(connection: &mut Connection) -> Result<(), Failure> {
     for (number, sql) in MIGRATIONS.iter().enumerate().skip(done) {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
         transaction.execute_batch(sql)?;
+        if number == 0 {
+            transaction.execute("INSERT INTO identity VALUES (?1)", [fresh_id("")])?;
+        }
         transaction.pragma_update(None, "user_version", number as i64 + 1)?;
         transaction.commit()?;
     }
@@ -429,7 +422,7 @@ pub fn lock(path: &Path) -> Result<Connection, Failure> {
     let _ = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
     let connection = Connection::open(path)?;
     connection.busy_timeout(Duration::ZERO)?;
-    connection.execute_batch("BEGIN EXCLUSIVE")?;
+    connection.execute_batch("PRAGMA journal_mode=MEMORY; BEGIN EXCLUSIVE")?;
     Ok(connection)
 }
 
@@ -521,10 +514,10 @@ mod tests {
             ..sample(4)
         };
         let rows = [sample(1), sample(2), sample(3), sparse];
-        db.write(&StateChanges::new(), &rows[..2], Lasting::PowerCut).expect("written");
+        db.write(&StateChanges::new(), &rows[..2]).expect("written");
         db.close().expect("closed");
         let mut db = open(&folder);
-        db.write(&StateChanges::new(), &rows[2..], Lasting::PowerCut).expect("written");
+        db.write(&StateChanges::new(), &rows[2..]).expect("written");
         let mut expected = rows.to_vec();
         expected.reverse();
         assert_eq!(db.recent(9).expect("read"), expected);
@@ -540,18 +533,17 @@ mod tests {
         // In one millisecond, a little late, after a step back of a day, and at the same time again.
         let times = [start, start, start, start - 900, start - 86_400_000, start - 86_400_000, start];
         for time in times {
-            db.write(&StateChanges::new(), [&at(time)], Lasting::PowerCut).expect("written");
+            db.write(&StateChanges::new(), [&at(time)]).expect("written");
         }
         let mut kept: Vec<u64> = db.recent(9).expect("read").iter().map(|row| row.ended_ms).collect();
         kept.reverse();
         assert_eq!(kept, [start - 86_400_000, start - 86_400_000, start, start, start, start, start]);
         // More rows in one millisecond than it has numbers for.
         let burst: Vec<Row> = (0..200).map(|_| at(start + 5_000)).collect();
-        db.write(&StateChanges::new(), &burst, Lasting::PowerCut).expect("written");
+        db.write(&StateChanges::new(), &burst).expect("written");
         assert_eq!(db.recent(1_000).expect("read").len(), times.len() + burst.len());
         for _ in 0..4 {
-            db.write(&StateChanges::new(), [&at(u64::MAX)], Lasting::PowerCut)
-                .expect("even an absurd time is written");
+            db.write(&StateChanges::new(), [&at(u64::MAX)]).expect("even an absurd time is written");
         }
     }
 
@@ -562,12 +554,12 @@ mod tests {
         db.limit_pages(12);
         let state = StateChanges::from([("a".to_owned(), Some("1".to_owned()))]);
         let many: Vec<Row> = (0..2_000).map(sample).collect();
-        let failure = db.write(&state, &many, Lasting::PowerCut).expect_err("the disk is full");
+        let failure = db.write(&state, &many).expect_err("the disk is full");
         assert_eq!(failure.trouble(), Trouble::DiskFull);
         assert!(db.recent(9).expect("read").is_empty());
         assert!(db.state().expect("read").is_empty());
         db.limit_pages(100_000);
-        db.write(&state, &many, Lasting::PowerCut).expect("written");
+        db.write(&state, &many).expect("written");
         assert_eq!(db.recent(3_000).expect("read").len(), 2_000);
         assert_eq!(db.recent(1).expect("read")[0].route.as_ref(), "alias:fast", "names were not lost");
     }
@@ -577,14 +569,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut db = open(&folder);
         let change = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
-        db.write(&StateChanges::from([change("a", Some("1")), change("b", Some("2"))]), [], Lasting::Kill)
+        db.write(&StateChanges::from([change("a", Some("1")), change("b", Some("2"))]), []).expect("written");
+        db.write(&StateChanges::from([change("a", Some("3")), change("b", None), change("c", None)]), [])
             .expect("written");
-        db.write(
-            &StateChanges::from([change("a", Some("3")), change("b", None), change("c", None)]),
-            [],
-            Lasting::Kill,
-        )
-        .expect("written");
         assert_eq!(db.state().expect("read"), BTreeMap::from([("a".to_owned(), "3".to_owned())]));
     }
 
@@ -593,7 +580,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut db = open(&folder);
         let rows: Vec<Row> = (0..5_000).map(sample).collect();
-        db.write(&StateChanges::new(), &rows, Lasting::PowerCut).expect("written");
+        db.write(&StateChanges::new(), &rows).expect("written");
         let oldest_ms = rows[100].ended_ms;
         assert!(!db.forget(oldest_ms, u64::MAX).expect("removed"));
         let kept = db.recent(10_000).expect("read");

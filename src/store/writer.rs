@@ -1,8 +1,8 @@
 //! The writer thread: collects rows, fetches state, and decides when to write. It owns the database; nobody else
 //! touches the file.
 //!
-//! State is looked at every ten seconds and rows go out once a minute or when many have come, both in one
-//! transaction when they fall together. When nothing changed, nothing is written. A write that fails is tried again at
+//! State is looked at every ten seconds and put where a kill cannot reach it (the journal). Once a minute, or when many
+//! rows have come, state and rows go to the disk in one transaction. When nothing changed, nothing is written. A write that fails is tried again at
 //! growing distances; meanwhile state waits in memory, and rows up to a bound.
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rusqlite::Connection;
 
-use super::db::{self, Db, Failure, Lasting, StateChanges};
+use super::db::{self, Db, Failure, StateChanges};
+use super::journal::Journal;
 use super::row::Row;
 use super::{Extent, History, Shared, StateSource, Trouble};
 use crate::base::clock;
@@ -24,8 +25,8 @@ use crate::base::clock;
 pub struct Pace {
     /// What a kill may cost of the counters.
     pub state_every: Duration,
-    /// What a kill may cost of the rows.
-    pub rows_every: Duration,
+    /// What a kill may cost of the rows, and a power cut of the counters.
+    pub disk_every: Duration,
     /// Between attempts on a disk that cannot be written: from the first, doubling to the last.
     pub retry_first: Duration,
     pub retry_max: Duration,
@@ -36,7 +37,7 @@ pub struct Pace {
 impl Pace {
     pub const USUAL: Pace = Pace {
         state_every: Duration::from_secs(10),
-        rows_every: Duration::from_secs(60),
+        disk_every: Duration::from_secs(60),
         retry_first: Duration::from_secs(1),
         retry_max: Duration::from_secs(300),
         busy: Duration::from_secs(10),
@@ -45,6 +46,8 @@ impl Pace {
 
 /// Rows go out earlier when this many have come.
 pub const ROWS_BATCH: usize = 500;
+/// State goes out earlier when this many entries wait.
+const STATE_BATCH: usize = 1_000;
 /// Rows that wait for the disk; beyond that they are dropped and counted.
 pub const ROWS_HELD_MAX: usize = 4_000;
 /// How often rows are looked at that are too old or too many.
@@ -84,6 +87,7 @@ pub enum Message {
 
 pub struct Writer {
     path: PathBuf,
+    memory_folder: PathBuf,
     history: History,
     pace: Pace,
     shared: Arc<Shared>,
@@ -91,12 +95,15 @@ pub struct Writer {
     lock: Option<Connection>,
     /// `None` while it cannot be opened.
     db: Option<Db>,
+    /// `None` while there is no place for it; then state goes to the disk every time.
+    journal: Option<Journal>,
     source: Option<StateSource>,
-    /// State that has to be written, with what failed to be written before.
+    /// State that the disk does not have yet, and since when.
     state: StateChanges,
+    state_since: Option<Instant>,
     /// The file is new: all state has to be written, not only what changes.
     needs_everything: bool,
-    /// Somebody waits for the state to be on the disk.
+    /// An administrator changed something, which goes to the disk at once.
     urgent: bool,
     state_due: Instant,
     forget_due: Instant,
@@ -113,6 +120,7 @@ struct Retry {
 impl Writer {
     pub fn new(
         path: PathBuf,
+        memory_folder: PathBuf,
         history: History,
         pace: Pace,
         shared: Arc<Shared>,
@@ -121,18 +129,21 @@ impl Writer {
         let now = clock::instant();
         Writer {
             path,
+            memory_folder,
             history,
             pace,
             shared,
             lock,
             db: None,
+            journal: None,
             source: None,
             state: StateChanges::new(),
+            state_since: None,
             needs_everything: false,
             urgent: false,
             state_due: now + pace.state_every,
             // Not in the first minute, when everything else starts too.
-            forget_due: now + pace.rows_every,
+            forget_due: now + pace.disk_every,
             retry: None,
             damage: None,
         }
@@ -158,9 +169,24 @@ impl Writer {
         if left_open && std::fs::metadata(&self.path).is_ok_and(|file| file.len() <= CHECK_BYTES_MAX) {
             opened.check()?;
         }
-        let state = opened.state()?;
-        self.db = Some(opened);
+        let mut state = opened.state()?;
+        self.use_db(opened)?;
+        // What a killed process could not bring to the disk any more goes there with the next write.
+        self.state = self.journal.as_ref().map(Journal::read).unwrap_or_default();
+        self.state_since = (!self.state.is_empty()).then(Instant::now);
+        for (key, value) in &self.state {
+            match value {
+                Some(value) => state.insert(key.clone(), value.clone()),
+                None => state.remove(key),
+            };
+        }
         Ok(state)
+    }
+
+    fn use_db(&mut self, opened: Db) -> Result<(), Failure> {
+        self.journal = Journal::open(&self.memory_folder, &self.path, &opened.identity()?);
+        self.db = Some(opened);
+        Ok(())
     }
 
     /// What was damaged when the store was opened, if anything.
@@ -192,7 +218,10 @@ impl Writer {
                     self.state_due = clock::instant();
                     self.urgent = true;
                 }
-                Ok(Message::Forget(keys)) => self.state.extend(keys.into_iter().map(|key| (key, None))),
+                Ok(Message::Forget(keys)) => {
+                    self.state_since.get_or_insert_with(Instant::now);
+                    self.state.extend(keys.into_iter().map(|key| (key, None)));
+                }
                 Ok(Message::Recent { limit, reply }) => {
                     let _ = reply.send(self.recent(limit));
                 }
@@ -216,56 +245,88 @@ impl Writer {
         if self.retry.is_some_and(|retry| now < retry.at) {
             return;
         }
-        let state_now = self.state_due <= now || self.retry.is_some();
-        // Rows whose time would come before the next look go along with this one.
-        let horizon = now + self.pace.state_every;
-        let rows_now = {
-            let waiting = self.shared.waiting.lock();
-            let old = waiting.since.is_some_and(|since| since + self.pace.rows_every <= horizon);
-            waiting.rows.len() >= ROWS_BATCH || (old && state_now)
-        };
-        if rows_now || state_now {
-            self.fetch_state();
+        let look = self.state_due <= now || self.retry.is_some();
+        let batch = self.shared.waiting.lock().rows.len() >= ROWS_BATCH;
+        if look || batch {
             self.state_due = now + self.pace.state_every;
-            self.write(rows_now);
+            let changed = self.fetch_state();
+            if batch || self.disk_due(now) {
+                self.write();
+            } else if changed {
+                self.keep_from_kill();
+            }
         }
         if self.forget_due <= now {
             self.forget_due = now + if self.forget_rows() { Duration::from_secs(1) } else { FORGET_EVERY };
         }
     }
 
-    fn fetch_state(&mut self) {
-        let extent = if self.needs_everything { Extent::Everything } else { Extent::Changes };
-        if let Some(source) = &mut self.source {
-            self.state.extend(source(extent));
-            self.needs_everything = false;
+    /// Whether the disk has to have now what waits for it: because it would be too old at the next look, or somebody
+    /// waits, or the disk failed, or nothing else keeps it from a kill.
+    fn disk_due(&self, now: Instant) -> bool {
+        let next_look = now + self.pace.state_every;
+        let too_old =
+            |since: Option<Instant>| since.is_some_and(|since| since + self.pace.disk_every <= next_look);
+        self.urgent
+            || self.retry.is_some()
+            || too_old(self.state_since)
+            || too_old(self.shared.waiting.lock().since)
+            || (self.journal.is_none() && !self.state.is_empty())
+            || self.state.len() >= STATE_BATCH
+    }
+
+    /// Fetches what changed; true when something did.
+    fn fetch_state(&mut self) -> bool {
+        let Some(source) = &mut self.source else { return false };
+        let changes = source(if self.needs_everything { Extent::Everything } else { Extent::Changes });
+        self.needs_everything = false;
+        let changed = !changes.is_empty();
+        if changed {
+            self.state_since.get_or_insert_with(Instant::now);
+            self.state.extend(changes);
+        }
+        changed
+    }
+
+    /// Puts the state that the disk does not have where it outlives the process.
+    fn keep_from_kill(&mut self) {
+        let kept = self.journal.as_mut().map(|journal| journal.write(&self.state));
+        if let Some(Err(_)) = kept {
+            // The memory is full or the folder closed to us: then the disk has to do.
+            self.journal = None;
+            self.write();
         }
     }
 
-    /// Writes the state that waits, and the rows if it is their turn.
-    fn write(&mut self, with_rows: bool) {
+    /// Brings the state and the rows that wait to the disk.
+    fn write(&mut self) {
         if self.db.is_none() && !self.reopen() {
             return;
         }
         let Some(db) = &mut self.db else { return };
-        let taken =
-            if with_rows { std::mem::take(&mut *self.shared.waiting.lock()) } else { Waiting::default() };
+        let taken = std::mem::take(&mut *self.shared.waiting.lock());
         // After a failure an empty transaction shows whether the database can be written again.
         if taken.rows.is_empty() && self.state.is_empty() && self.retry.is_none() {
             return;
         }
-        let count = taken.rows.len() as u64;
-        let lasting = if count > 0 || self.urgent { Lasting::PowerCut } else { Lasting::Kill };
-        match db.write(&self.state, &taken.rows, lasting) {
+        match db.write(&self.state, &taken.rows) {
             Ok(()) => {
                 self.state.clear();
+                self.state_since = None;
                 self.urgent = false;
-                self.shared.rows_written.fetch_add(count, Ordering::Relaxed);
+                if let Some(journal) = &mut self.journal {
+                    journal.clear();
+                }
+                self.shared.rows_written.fetch_add(taken.rows.len() as u64, Ordering::Relaxed);
                 self.shared.writes.fetch_add(1, Ordering::Relaxed);
                 self.recovered();
             }
             Err(error) => {
                 self.put_back(taken);
+                if let Some(journal) = &mut self.journal {
+                    // What comes of it does not matter: the disk is tried again anyway.
+                    let _ = journal.write(&self.state);
+                }
                 self.failed(&error);
             }
         }
@@ -294,9 +355,8 @@ impl Writer {
             // Whatever is wrong with the folder, opening says it.
             let _ = db::prepare_folder(folder);
         }
-        match Db::open(&self.path, self.pace.busy) {
-            Ok(opened) => {
-                self.db = Some(opened);
+        match Db::open(&self.path, self.pace.busy).and_then(|opened| self.use_db(opened)) {
+            Ok(()) => {
                 self.needs_everything = true;
                 self.fetch_state();
                 self.recovered();
@@ -315,6 +375,9 @@ impl Writer {
         let mut message = format!("freeway.db: {error}; {}", trouble.hint());
         if trouble == Trouble::Damaged {
             self.db = None;
+            if let Some(mut journal) = self.journal.take() {
+                journal.clear();
+            }
             match db::set_aside(&self.path, clock::now().wall_ms) {
                 Ok(aside) => {
                     message =
@@ -362,9 +425,8 @@ impl Writer {
     }
 
     fn close(&mut self) {
-        self.urgent = true;
         self.fetch_state();
-        self.write(true);
+        self.write();
         if let Some(Err(error)) = self.db.take().map(Db::close) {
             self.failed(&error);
         }
@@ -380,13 +442,13 @@ mod tests {
     fn writer(folder: &tempfile::TempDir) -> Writer {
         let pace = Pace { retry_first: Duration::ZERO, retry_max: Duration::ZERO, ..Pace::USUAL };
         let path = folder.path().join("freeway.db");
-        Writer::new(path, History::default(), pace, Arc::default(), None)
+        Writer::new(path, folder.path().join("memory"), History::default(), pace, Arc::default(), None)
     }
 
     /// Lets everything be due.
     fn turn(writer: &mut Writer) {
         writer.state_due = Instant::now();
-        writer.pace.rows_every = Duration::ZERO;
+        writer.pace.disk_every = Duration::ZERO;
         writer.turn();
     }
 
@@ -465,23 +527,68 @@ mod tests {
     }
 
     #[test]
-    fn rows_wait_for_their_minute_and_go_with_the_state() {
+    fn what_changed_is_kept_from_a_kill_at_once_and_goes_to_the_disk_once_a_minute() {
         let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("memory")).expect("made");
         let mut writer = writer(&folder);
         writer.open();
+        writer.source =
+            Some(Box::new(|_| StateChanges::from([("meter:key/a".to_owned(), Some("1".to_owned()))])));
         hand_in(&writer, 0..2);
-        writer.state_due = Instant::now();
+        let look = |writer: &mut Writer| {
+            writer.state_due = Instant::now();
+            writer.turn();
+        };
+        look(&mut writer);
+        assert_eq!(writer.shared.writes.load(Ordering::Relaxed), 0, "too early for the disk");
+        assert_eq!(writer.journal.as_ref().expect("a journal").read().len(), 1, "but not lost by a kill");
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(51));
+        writer.state_since = long_ago;
         writer.turn();
-        assert_eq!(waiting(&writer), 2, "too early");
-        writer.shared.waiting.lock().since = Instant::now().checked_sub(Duration::from_secs(51));
-        writer.turn();
-        assert_eq!(waiting(&writer), 2, "not on their own");
-        writer.state_due = Instant::now();
-        writer.turn();
-        assert_eq!(waiting(&writer), 0);
+        assert_eq!(writer.shared.writes.load(Ordering::Relaxed), 0, "only when it is time to look");
+        look(&mut writer);
+        assert_eq!((waiting(&writer), writer.shared.writes.load(Ordering::Relaxed)), (0, 1));
+        assert!(writer.journal.as_ref().expect("a journal").read().is_empty(), "the disk has it");
         hand_in(&writer, 0..ROWS_BATCH as u64);
         writer.turn();
-        assert_eq!(waiting(&writer), 0, "a batch goes at once");
+        assert_eq!(
+            (waiting(&writer), writer.shared.writes.load(Ordering::Relaxed)),
+            (0, 2),
+            "a batch goes at once"
+        );
+        look(&mut writer);
+        writer.urgent = true;
+        look(&mut writer);
+        assert_eq!(writer.shared.writes.load(Ordering::Relaxed), 3, "an administrator does not wait");
+    }
+
+    #[test]
+    fn a_killed_process_leaves_its_last_state_to_the_next() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("memory")).expect("made");
+        let change = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
+        let mut writer = writer(&folder);
+        writer.open();
+        writer.state = StateChanges::from([change("a", Some("old")), change("b", Some("old"))]);
+        writer.write();
+        writer.source =
+            Some(Box::new(move |_| StateChanges::from([change("a", Some("new")), change("b", None)])));
+        writer.state_due = Instant::now();
+        writer.turn();
+        drop(writer);
+        let mut next = self::writer(&folder);
+        assert_eq!(next.open(), BTreeMap::from([("a".to_owned(), "new".to_owned())]));
+        next.close();
+        assert_eq!(
+            self::writer(&folder).open(),
+            BTreeMap::from([("a".to_owned(), "new".to_owned())]),
+            "on the disk now"
+        );
+        assert_eq!(
+            std::fs::read_dir(folder.path().join("memory")).expect("read").count(),
+            0,
+            "and nothing is left"
+        );
     }
 
     #[test]
