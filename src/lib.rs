@@ -7,4 +7,5 @@ pub mod catalog;
 pub mod quota;
 pub mod route;
 
+pub mod store;
 pub mod upstream;

@@ -95,6 +95,8 @@ pub struct Reservation {
     want: Amounts,
     output_is_charged: bool,
     begun: Time,
+    /// The ledger's version then.
+    version: u64,
 }
 
 /// All counters.
@@ -116,6 +118,8 @@ pub(super) struct Outputs {
     pub(super) lengths: Vec<u32>,
     next: usize,
     expected: u64,
+    /// What was expected when this was last marked for saving, and the ledger's version then.
+    marked: u64,
     pub(super) version: u64,
 }
 
@@ -170,7 +174,7 @@ impl Ledger {
         for (place, claim) in claims.iter().enumerate().filter(|(_, claim)| !claim.limits.max.is_empty()) {
             let meter = self.meters.entry(claim.scope).or_default();
             for (metric, limit) in &claim.limits.max {
-                meter.prepare(&Rule::of(*metric, *limit), claim.zone);
+                meter.prepare(&Rule::of(*metric, *limit), claim.zone, self.version);
             }
             // Two claims may share a scope: the provider's and the model's limits where both are per key and model.
             if !scopes.contains(&Some(claim.scope)) {
@@ -187,7 +191,13 @@ impl Ledger {
                 meter.held.credit_parts += amounts.credit_parts;
             }
         }
-        Reservation { scopes, want: amounts, output_is_charged: want.output_is_charged, begun: time }
+        Reservation {
+            scopes,
+            want: amounts,
+            output_is_charged: want.output_is_charged,
+            begun: time,
+            version: self.version,
+        }
     }
 
     /// Raises what is held for a call to `output_tokens` in all, when its answer turns out longer than expected. The
@@ -214,11 +224,8 @@ impl Ledger {
         let prompt_tokens = spent.prompt_tokens.min(AMOUNT_MAX);
         let credit_parts = credit_parts(spent.credits);
         self.end(&reservation, |meter| {
-            meter.take_back(
-                Unit::Tokens,
-                reservation.want.prompt_tokens.saturating_sub(prompt_tokens),
-                reservation.begun,
-            );
+            let less_prompt = reservation.want.prompt_tokens.saturating_sub(prompt_tokens);
+            meter.take_back(Unit::Tokens, less_prompt, reservation.begun, reservation.version);
             let more_prompt = prompt_tokens.saturating_sub(reservation.want.prompt_tokens);
             meter.add(Unit::Tokens, output_tokens + more_prompt, time);
             meter.add(Unit::Credits, credit_parts, time);
@@ -228,8 +235,13 @@ impl Ledger {
     /// Ends a call of which no byte reached the upstream: nothing of it counts.
     pub fn release(&mut self, reservation: Reservation) {
         self.end(&reservation, |meter| {
-            meter.take_back(Unit::Requests, 1, reservation.begun);
-            meter.take_back(Unit::Tokens, reservation.want.prompt_tokens, reservation.begun);
+            meter.take_back(Unit::Requests, 1, reservation.begun, reservation.version);
+            meter.take_back(
+                Unit::Tokens,
+                reservation.want.prompt_tokens,
+                reservation.begun,
+                reservation.version,
+            );
         });
     }
 
@@ -292,8 +304,12 @@ impl Ledger {
         }
         self.version += 1;
         let outputs = self.outputs.entry(model).or_default();
-        outputs.version = self.version;
         outputs.push(u32::try_from(output_tokens).unwrap_or(u32::MAX));
+        // Each answer shifts the list a little; only what changes the expectation by an eighth is worth a write.
+        if outputs.expected.abs_diff(outputs.marked) * 8 > outputs.marked {
+            outputs.marked = outputs.expected;
+            outputs.version = self.version;
+        }
     }
 
     /// Grows with every change that is worth saving.
@@ -370,7 +386,7 @@ mod tests {
     use crate::base::rng::Rng;
     use crate::catalog::provider::{Limit, Limits, ResetZone, WindowKind};
     use crate::quota::meter::measure;
-    use crate::quota::wall::EARLIEST_WALL_MS;
+    use crate::quota::zone::EARLIEST_WALL_MS;
     use crate::quota::zone::Period;
 
     const HOUR: u64 = 3_600_000;
@@ -554,6 +570,19 @@ mod tests {
         assert_eq!(ledger.used(&claims[1], Metric::Tpm, NOW), 12.0);
         assert!(ledger.reserve(&claims, &tokens(5, 5), NOW).is_ok());
         assert!(ledger.reserve(&claims, &tokens(5, 5), NOW).is_err());
+    }
+
+    #[test]
+    fn a_limit_that_comes_while_a_call_is_in_flight_gives_it_nothing_back() {
+        let (before, after) =
+            (limits(&[(Metric::Rpm, 9.0)]), limits(&[(Metric::Rpm, 9.0), (Metric::Rpd, 9.0)]));
+        let mut ledger = Ledger::new();
+        let old = ledger.reserve(&claim(KEY, &before), &Want::default(), NOW).expect("there is room");
+        let new = ledger.reserve(&claim(KEY, &after), &Want::default(), NOW).expect("there is room");
+        ledger.release(old);
+        assert_eq!(ledger.used(&claim(KEY, &after)[0], Metric::Rpd, NOW), 1.0);
+        ledger.release(new);
+        assert_eq!(ledger.used(&claim(KEY, &after)[0], Metric::Rpd, NOW), 0.0);
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub struct Held {
 #[derive(Clone, Debug)]
 pub struct Counter {
     pub metric: Metric,
+    /// The ledger's version when it was made. Calls from before it were never counted in it.
+    pub born: u64,
     pub window: Window,
 }
 
@@ -235,7 +237,7 @@ impl Meter {
     }
 
     /// Makes the counter of a rule if it is missing, and moves a calendar one to the provider's present zone.
-    pub fn prepare(&mut self, rule: &Rule, zone: ResetZone) {
+    pub fn prepare(&mut self, rule: &Rule, zone: ResetZone, version: u64) {
         if rule.unit == Unit::InFlight {
             return;
         }
@@ -246,7 +248,8 @@ impl Meter {
                 if self.counters.len() >= COUNTERS_MAX {
                     self.counters.remove(0);
                 }
-                self.counters.push(Counter { metric: rule.metric, window: Window::of(rule.span, zone) });
+                let window = Window::of(rule.span, zone);
+                self.counters.push(Counter { metric: rule.metric, born: version, window });
             }
         }
     }
@@ -257,8 +260,10 @@ impl Meter {
         }
     }
 
-    pub fn take_back(&mut self, unit: Unit, amount: u64, at: Time) {
-        for counter in self.counters.iter_mut().filter(|counter| measure(counter.metric).0 == unit) {
+    /// Takes back what a call added that was reserved at `at`, when the ledger stood at `version`.
+    pub fn take_back(&mut self, unit: Unit, amount: u64, at: Time, version: u64) {
+        let counted = |counter: &&mut Counter| measure(counter.metric).0 == unit && counter.born <= version;
+        for counter in self.counters.iter_mut().filter(counted) {
             counter.window.take_back(amount, at);
         }
     }
@@ -295,5 +300,39 @@ impl Meter {
         let retry_in_ms =
             if excess == 0 { None } else { window.and_then(|window| window.wait_ms(excess, time)) };
         Room::Full { metric: rule.metric, used: rule.shown(used), limit, retry_in_ms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::size_of;
+
+    use super::*;
+    use crate::quota::Scope;
+
+    #[test]
+    fn a_scope_is_small() {
+        let idle = size_of::<(Scope, Meter)>() + 4 * size_of::<Counter>();
+        assert!(idle <= 512, "an idle scope with four limits takes {idle} bytes");
+        let slot = size_of::<(i64, u64)>();
+        // A queue doubles as it grows: 61 slots lie in room for 64, and for 128 at the worst.
+        assert!(idle + 2 * 64 * slot <= 2_560, "a busy scope with two rolling windows");
+    }
+
+    #[test]
+    fn limits_become_whole_numbers() {
+        let rule = |metric, amount, window| Rule::of(metric, Limit { amount, window });
+        let check = |metric, amount: f64, max: u64| {
+            assert_eq!(rule(metric, amount, WindowKind::Calendar).max, max, "{metric:?} {amount}");
+        };
+        check(Metric::Rpd, 2.9, 2);
+        check(Metric::Rpd, -1.0, 0);
+        check(Metric::Rpd, f64::NAN, 0);
+        check(Metric::Tpd, f64::INFINITY, u64::MAX);
+        check(Metric::CreditsPerDay, 0.25, 250_000);
+        let slow = rule(Metric::Rps, 0.07, WindowKind::Rolling);
+        assert_eq!((slow.max, slow.span), (1, Span::Rolling { span_ms: 14_286 }));
+        let never = rule(Metric::Rps, 1e-300, WindowKind::Rolling);
+        assert_eq!(never.span, Span::Rolling { span_ms: SPAN_MAX_MS });
     }
 }

@@ -120,3 +120,130 @@ impl Hasher for SlotHasher {
         self.mix(number as u64);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::text::Secret;
+    use crate::catalog::provider::{
+        Auth, Billing, Caps, Credits, LimitsSource, ModelSource, Paths, Quirks, Timeouts,
+    };
+
+    fn provider(limits_scope: LimitsScope) -> Provider {
+        Provider {
+            slot: Slot(0),
+            id: "acme".into(),
+            label: "Acme".into(),
+            docs: None,
+            console: None,
+            signup: None,
+            notes: None,
+            terms: None,
+            enabled: true,
+            priority: 50.0,
+            base_url: "http://127.0.0.1:1/v1".into(),
+            local: true,
+            auth: Auth::None,
+            keys: Vec::new(),
+            env_keys: Vec::new(),
+            missing_vars: Vec::new(),
+            limits: Limits { credits_per_request: Some(2.0), ..Limits::default() },
+            limits_scope,
+            limits_source: LimitsSource::Docs,
+            verified_on: None,
+            models_endpoint: None,
+            models_path: String::new(),
+            paths: Paths { chat: String::new(), embeddings: String::new(), completions: String::new() },
+            quirks: Quirks::default(),
+            timeouts: Timeouts { connect_ms: 1, first_byte_ms: 1, idle_ms: 1, total_ms: 1 },
+            headers: Vec::new(),
+            reset_zone: ResetZone::Fixed(0),
+            counts_max_tokens: false,
+            billing: Billing::FreeTier,
+            last_resort: false,
+            models: Vec::new(),
+        }
+    }
+
+    fn key() -> Key {
+        Key {
+            slot: Slot(1),
+            id: "acme:0a".into(),
+            secret: Secret::new(""),
+            masked: String::new(),
+            source: String::new(),
+            account: Slot(2),
+        }
+    }
+
+    fn model() -> Model {
+        Model {
+            slot: Slot(3),
+            id: "big".into(),
+            reference: "acme/big".into(),
+            label: String::new(),
+            aliases: Vec::new(),
+            context: None,
+            max_output: Some(8_000),
+            caps: Caps::CHAT,
+            priority: 50.0,
+            enabled: true,
+            limits: Limits::default(),
+            drop_params: Vec::new(),
+            credits: None,
+            tier: None,
+            rank: None,
+            paid_equivalent: None,
+            source: ModelSource::Declared,
+            dimensions: None,
+        }
+    }
+
+    #[test]
+    fn the_file_says_whose_the_limits_are() {
+        let check = |limits_scope, expected: [Scope; 2]| {
+            let (provider, model) = (provider(limits_scope), model());
+            let claims = Claims::of_call(&provider, &key(), &model);
+            assert_eq!([claims[0].scope, claims[1].scope], expected, "{limits_scope:?}");
+            assert_eq!(claims.len(), 2);
+        };
+        let of_model = Scope::KeyModel(Slot(1), Slot(3));
+        check(LimitsScope::Key, [Scope::Key(Slot(1)), of_model]);
+        check(LimitsScope::Model, [of_model, of_model]);
+        check(LimitsScope::Account, [Scope::Account(Slot(2)), Scope::AccountModel(Slot(2), Slot(3))]);
+    }
+
+    #[test]
+    fn expected_output_is_the_least_of_what_is_known() {
+        let check = |counts_max_tokens, recent: u64, max_output: Option<u64>, expected: (u64, bool)| {
+            let provider = Provider { counts_max_tokens, ..provider(LimitsScope::Key) };
+            let mut ledger = Ledger::new();
+            (0..20).for_each(|_| ledger.record_output(Slot(3), recent));
+            let want = Want::of_call(&ledger, &provider, &model(), 10, max_output);
+            let what = (counts_max_tokens, recent, max_output);
+            assert_eq!((want.output_tokens, want.output_is_charged), expected, "{what:?}");
+        };
+        check(false, 300, None, (300, false));
+        check(false, 300, Some(100), (100, false));
+        check(false, 300, Some(50_000), (300, false));
+        check(false, 20_000, Some(50_000), (8_000, false));
+        // An embedding has no output.
+        check(false, 300, Some(0), (0, false));
+        check(true, 300, Some(50_000), (8_000, true));
+        check(true, 300, Some(100), (100, true));
+        check(true, 300, None, (300, false));
+    }
+
+    #[test]
+    fn credits_follow_the_rates_of_the_model_before_the_flat_price() {
+        let provider = provider(LimitsScope::Key);
+        let mut model = model();
+        assert_eq!(ledger::credits(&provider, &model, 1_000, 1_000), 2.0);
+        model.credits = Some(Credits { per_m_tok_in: Some(4_119.0), per_m_tok_out: Some(34_868.0) });
+        assert_eq!(ledger::credits(&provider, &model, 1_000, 0), 4.119);
+        assert_eq!(ledger::credits(&provider, &model, 0, 1_000), 34.868);
+        model.credits = Some(Credits { per_m_tok_in: None, per_m_tok_out: None });
+        model.limits.credits_per_request = Some(7.0);
+        assert_eq!(ledger::credits(&provider, &model, 1_000, 1_000), 7.0);
+    }
+}

@@ -8,8 +8,9 @@ use super::Scope;
 use super::bench::{BENCH_MAX_MS, Bench, Benches, Cause};
 use super::ledger::{Ledger, OUTPUTS_KEPT};
 use super::meter::{COUNTERS_MAX, Counter, Meter, SPAN_MAX_MS, Window, measure};
-use super::wall::{EARLIEST_WALL_MS, Time};
+use super::wall::Time;
 use super::window::{Calendar, Rolling};
+use super::zone::EARLIEST_WALL_MS;
 use crate::base::clock::Now;
 use crate::catalog::provider::{Metric, ResetZone};
 use crate::catalog::slots::Slots;
@@ -30,6 +31,13 @@ pub struct LedgerState {
     pub outputs: BTreeMap<String, Vec<u32>>,
 }
 
+/// Names in a [`LedgerState`] that need not be kept.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Useless {
+    pub meters: Vec<String>,
+    pub outputs: Vec<String>,
+}
+
 /// The counters of one scope.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeterState {
@@ -38,14 +46,14 @@ pub struct MeterState {
     pub counters: Vec<CounterState>,
 }
 
-/// One counter: a rolling one has `span` and `slots`, a calendar one `zone`, `period` and `used`.
+/// One counter, as an array without names: it is written every few seconds, and to a memory card.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum CounterState {
-    /// `span` in milliseconds; `slots` of (age in milliseconds, amount).
-    Rolling { metric: String, span: u64, slots: Vec<(u64, u64)> },
-    /// `period` is the number of the day, month, ... in `zone`; none while the wall clock could not be believed.
-    Calendar { metric: String, zone: ZoneState, period: Option<i64>, used: u64 },
+    /// Metric, span in milliseconds, slots of (age in milliseconds, amount).
+    Rolling(String, u64, Vec<(u64, u64)>),
+    /// Metric, zone, number of the day, month, ... in it (none while the wall clock could not be believed), amount.
+    Calendar(String, ZoneState, Option<i64>, u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -144,17 +152,17 @@ impl Ledger {
         }
     }
 
-    /// Takes in saved counters, into a ledger that has counted nothing yet. Returns the names of those that are of no
-    /// more use: run out, or not understood.
-    pub fn restore(&mut self, state: &LedgerState, slots: &mut Slots, now: Now) -> Vec<String> {
-        let mut useless = Vec::new();
+    /// Takes in saved counters, into a ledger that has counted nothing yet. Tells which are of no more use: run out,
+    /// or not understood.
+    pub fn restore(&mut self, state: &LedgerState, slots: &mut Slots, now: Now) -> Useless {
+        let mut useless = Useless::default();
         let mut wall = self.wall.get();
         for (name, saved) in &state.meters {
             wall.saved_at(saved.at);
             let meter = Meter::restored(saved, now);
             match Scope::by_name(name, slots) {
                 Some(scope) if !meter.counters.is_empty() => self.restore_meter(scope, meter, now),
-                _ => useless.push(name.clone()),
+                _ => useless.meters.push(name.clone()),
             }
         }
         self.wall.set(wall);
@@ -165,7 +173,7 @@ impl Ledger {
                         self.record_output(model, u64::from(*length));
                     }
                 }
-                _ => useless.push(name.clone()),
+                _ => useless.outputs.push(name.clone()),
             }
         }
         self.saved_version = self.version();
@@ -184,12 +192,12 @@ impl Meter {
                     if held > 0 {
                         slots.push((0, held));
                     }
-                    CounterState::Rolling { metric, span: window.span_ms(), slots }
+                    CounterState::Rolling(metric, window.span_ms(), slots)
                 }
                 Window::Calendar(window) => {
                     let (period, used) = window.saved(time);
                     let used = used.saturating_add(held);
-                    CounterState::Calendar { metric, zone: ZoneState::of(window.zone), period, used }
+                    CounterState::Calendar(metric, ZoneState::of(window.zone), period, used)
                 }
             }
         });
@@ -208,13 +216,13 @@ impl Meter {
 impl CounterState {
     /// None when it makes no sense, or has nothing left to say.
     fn restored(&self, at: u64, now: Now) -> Option<Counter> {
-        let (CounterState::Rolling { metric, .. } | CounterState::Calendar { metric, .. }) = self;
+        let (CounterState::Rolling(metric, ..) | CounterState::Calendar(metric, ..)) = self;
         let metric = Metric::ALL.into_iter().find(|known| known.name() == metric)?;
         if metric == Metric::Concurrency {
             return None;
         }
         let window = match self {
-            CounterState::Rolling { span, slots, .. } => {
+            CounterState::Rolling(_, span, slots) => {
                 let shortest_ms = measure(metric).1.longest_ms();
                 if !(shortest_ms..=SPAN_MAX_MS).contains(span) {
                     return None;
@@ -226,7 +234,7 @@ impl CounterState {
                 }
                 (window.used(now.mono_ms) > 0).then_some(Window::Rolling(window))?
             }
-            CounterState::Calendar { zone, period, used, .. } => {
+            CounterState::Calendar(_, zone, period, used) => {
                 let mut window = Calendar::new(measure(metric).1, zone.resolved()?);
                 let wall_ms = Some(now.wall_ms).filter(|wall_ms| *wall_ms >= EARLIEST_WALL_MS);
                 let time = Time { mono_ms: now.mono_ms, wall_ms, stepped: Now::default() };
@@ -234,7 +242,7 @@ impl CounterState {
                 (window.used(time) > 0).then_some(Window::Calendar(window))?
             }
         };
-        Some(Counter { metric, window })
+        Some(Counter { metric, born: 0, window })
     }
 }
 
@@ -415,7 +423,7 @@ mod tests {
             }
             let then = Now::at(now.mono_ms * 3 + 777, now.wall_ms);
             let mut restored = Ledger::new();
-            assert_eq!(restored.restore(&parsed, &mut others, then), Vec::<String>::new());
+            assert_eq!(restored.restore(&parsed, &mut others, then), Useless::default());
             for name in state.meters.keys() {
                 let old = Scope::by_name(name, &mut slots).expect("a name of ours");
                 let new = Scope::by_name(name, &mut others).expect("a name of ours");
@@ -521,23 +529,20 @@ mod tests {
                 Err(_) => assert_eq!(kept, 0, "{counters}"),
             }
         };
-        check(r#"[{"metric":"rpm","span":60000,"slots":[[0,3]]}]"#, 1);
-        check(r#"[{"metric":"rpm","span":60000,"slots":[["a",3]]}]"#, 0);
-        check(r#"[{"metric":"rpm","span":60000,"slots":[[0,-3]]}]"#, 0);
-        check(r#"[{"metric":"rpm","span":60000,"slots":"0,3"}]"#, 0);
-        check(r#"[{"metric":"rpm","span":1,"slots":[[0,3]]}]"#, 0);
-        check(r#"[{"metric":"rpm","span":60000,"slots":[[99999999,3]]}]"#, 0);
-        check(r#"[{"metric":"rpm","span":60000,"slots":[[18446744073709551615,18446744073709551615]]}]"#, 0);
-        check(r#"[{"metric":"rpm","span":60000,"slots":[[0,18446744073709551615]]}]"#, 1);
-        check(r#"[{"metric":"magic","span":60000,"slots":[[0,3]]}]"#, 0);
-        check(r#"[{"metric":"concurrency","zone":0,"period":1,"used":3}]"#, 0);
-        check(r#"[{"metric":"rpd","zone":"mars","period":null,"used":3}]"#, 0);
-        check(r#"[{"metric":"rpd","zone":999999,"period":null,"used":3}]"#, 0);
-        check(r#"[{"metric":"rpd","zone":"pacific","period":null,"used":3}]"#, 1);
-        check(
-            r#"[{"metric":"rpd","zone":0,"period":9223372036854775807,"used":3},{"metric":"rpm","span":2,"slots":[]}]"#,
-            1,
-        );
+        check(r#"[["rpm",60000,[[0,3]]]]"#, 1);
+        check(r#"[["rpm",60000,[["a",3]]]]"#, 0);
+        check(r#"[["rpm",60000,[[0,-3]]]]"#, 0);
+        check(r#"[["rpm",60000,"0,3"]]"#, 0);
+        check(r#"[["rpm",1,[[0,3]]]]"#, 0);
+        check(r#"[["rpm",60000,[[99999999,3]]]]"#, 0);
+        check(r#"[["rpm",60000,[[18446744073709551615,18446744073709551615]]]]"#, 0);
+        check(r#"[["rpm",60000,[[0,18446744073709551615]]]]"#, 1);
+        check(r#"[["magic",60000,[[0,3]]]]"#, 0);
+        check(r#"[["concurrency",0,1,3]]"#, 0);
+        check(r#"[["rpd","mars",null,3]]"#, 0);
+        check(r#"[["rpd",999999,null,3]]"#, 0);
+        check(r#"[["rpd","pacific",null,3]]"#, 1);
+        check(r#"[["rpd",0,9223372036854775807,3],["rpm",2,[]]]"#, 1);
         check("null", 0);
         for name in ["", "/", "key/", "elsewhere/x", "model", "provider/a > model/b", "key/a:b > key/c:d"] {
             let scope = Scope::by_name(name, &mut Slots::default());

@@ -1,10 +1,8 @@
 //! Whether the wall clock may be believed. A Pi has no clock chip: after a boot the clock stands in the past until the
 //! network corrects it, and then it steps. Calendar counters ask here first, so that a step neither frees nor freezes
 //! them.
+use super::zone::EARLIEST_WALL_MS;
 use crate::base::clock::Now;
-
-/// A wall clock before this is one that has not been set: 2026-01-01, older than any release.
-pub const EARLIEST_WALL_MS: u64 = 1_767_225_600_000;
 
 /// The wall clock may drift this far from the monotonic one between two readings without looking stepped.
 const DRIFT_MAX_MS: u64 = 5 * 60_000;

@@ -326,7 +326,7 @@ mod tests {
         Time { mono_ms: 3_600_000 + after_noon_ms, wall_ms, stepped: Now::default() }
     }
 
-    const NOON: u64 = super::super::wall::EARLIEST_WALL_MS + DAY / 2;
+    const NOON: u64 = super::super::zone::EARLIEST_WALL_MS + DAY / 2;
 
     fn believed(after_noon_ms: u64) -> Time {
         time(after_noon_ms, Some(NOON + after_noon_ms))

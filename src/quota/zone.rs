@@ -2,6 +2,9 @@
 //! arithmetic on milliseconds since 1970; no clock, no time zone database.
 use crate::catalog::provider::ResetZone;
 
+/// A wall clock before this is one that has not been set: 2026-01-01, older than any release.
+pub const EARLIEST_WALL_MS: u64 = 1_767_225_600_000;
+
 const SECOND_MS: i64 = 1_000;
 const MINUTE_MS: i64 = 60 * SECOND_MS;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
@@ -54,6 +57,14 @@ impl Period {
         let border_ms = local_ms - offset_ms(zone, near_ms);
         (border_ms - wall_ms as i64).max(1) as u64
     }
+}
+
+/// An instant as `20261130T071500Z`, fit for a file name.
+pub fn utc_stamp(wall_ms: u64) -> String {
+    let (year, month, day) = civil(wall_ms as i64 / DAY_MS);
+    let of_day = wall_ms as i64 % DAY_MS;
+    let (hour, minute, second) = (of_day / HOUR_MS, of_day / MINUTE_MS % 60, of_day / SECOND_MS % 60);
+    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }
 
 /// Local time minus UTC.
@@ -129,6 +140,12 @@ mod tests {
         assert_eq!(civil(0), (1970, 1, 1));
         assert_eq!(civil(19_782), (2024, 2, 29));
         assert_eq!(civil(20_787), (2026, 11, 30));
+    }
+
+    #[test]
+    fn stamps_are_sortable_text() {
+        assert_eq!(utc_stamp(at(2026, 11, 30, 7, 15) + 9_999), "20261130T071509Z");
+        assert_eq!(utc_stamp(0), "19700101T000000Z");
     }
 
     #[test]

@@ -1,0 +1,177 @@
+//! One row per request: what analytics and the log need to know, kept narrow because every byte is written to a
+//! memory card. Never a word of a prompt or an answer.
+use std::sync::Arc;
+
+/// Longest texts that come from outside, in bytes. What is longer is cut.
+const REQUESTED_BYTES_MAX: usize = 96;
+const ERROR_BYTES_MAX: usize = 64;
+const TRAIL_BYTES_MAX: usize = 512;
+
+/// A finished request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Wall clock when it ended, in milliseconds since 1970.
+    pub ended_ms: u64,
+    pub kind: RowKind,
+    pub outcome: RowOutcome,
+    /// The status that the client got; 499 when it left before.
+    pub status: u16,
+    pub stream: bool,
+    /// The model string that was asked for, unless it is what served.
+    pub requested: Option<String>,
+    /// How it was resolved (`x-freeway-route`).
+    pub route: Arc<str>,
+    /// `provider/model` that served, or was tried last.
+    pub model: Option<Arc<str>>,
+    /// Id of the provider key.
+    pub key: Option<Arc<str>>,
+    /// Name of the client's key.
+    pub client: Option<Arc<str>>,
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+    /// The tokens are our own estimate.
+    pub estimated: bool,
+    /// From the request's last byte to the answer's last byte.
+    pub latency_ms: u64,
+    /// To the first token of a stream.
+    pub first_ms: Option<u64>,
+    /// Upstream calls made.
+    pub attempts: u32,
+    /// `error.code` of a failed request.
+    pub error: Option<String>,
+    /// The failed hops (`x-freeway-trail`); empty when the first attempt served.
+    pub trail: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowKind {
+    Chat,
+    Embeddings,
+    Completions,
+    Responses,
+    Messages,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOutcome {
+    Success,
+    Error,
+    /// The client left.
+    Canceled,
+}
+
+impl RowKind {
+    const ALL: [RowKind; 5] =
+        [RowKind::Chat, RowKind::Embeddings, RowKind::Completions, RowKind::Responses, RowKind::Messages];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            RowKind::Chat => "chat",
+            RowKind::Embeddings => "embeddings",
+            RowKind::Completions => "completions",
+            RowKind::Responses => "responses",
+            RowKind::Messages => "messages",
+        }
+    }
+
+    /// Its number in the database.
+    pub fn code(self) -> i64 {
+        self as i64
+    }
+
+    pub fn by_code(code: i64) -> Option<RowKind> {
+        RowKind::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+}
+
+impl RowOutcome {
+    const ALL: [RowOutcome; 3] = [RowOutcome::Success, RowOutcome::Error, RowOutcome::Canceled];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            RowOutcome::Success => "success",
+            RowOutcome::Error => "error",
+            RowOutcome::Canceled => "canceled",
+        }
+    }
+
+    /// Its number in the database.
+    pub fn code(self) -> i64 {
+        self as i64
+    }
+
+    pub fn by_code(code: i64) -> Option<RowOutcome> {
+        RowOutcome::ALL.into_iter().find(|outcome| outcome.code() == code)
+    }
+}
+
+impl Row {
+    /// The row with every text cut to its bound.
+    pub fn bounded(mut self) -> Row {
+        let cut = |text: &mut String, bytes_max: usize| {
+            text.truncate(crate::base::text::truncate(text, bytes_max).len())
+        };
+        if let Some(requested) = &mut self.requested {
+            cut(requested, REQUESTED_BYTES_MAX);
+        }
+        if let Some(error) = &mut self.error {
+            cut(error, ERROR_BYTES_MAX);
+        }
+        cut(&mut self.trail, TRAIL_BYTES_MAX);
+        self
+    }
+}
+
+/// A row with something in every field, for tests.
+#[cfg(test)]
+pub fn sample(number: u64) -> Row {
+    Row {
+        ended_ms: 1_796_000_000_000 + number * 1_000,
+        kind: RowKind::Embeddings,
+        outcome: RowOutcome::Error,
+        status: 502,
+        stream: number % 2 == 0,
+        requested: Some("fast".into()),
+        route: "alias:fast".into(),
+        model: Some("acme/big-2:free".into()),
+        key: Some("acme:0a1b2c3d".into()),
+        client: Some("laptop".into()),
+        prompt_tokens: 1_200,
+        output_tokens: 340 + number,
+        estimated: number % 3 == 0,
+        latency_ms: 2_345,
+        first_ms: Some(321),
+        attempts: 2,
+        error: Some("all_attempts_failed".into()),
+        trail: "acme/big-2:free:429".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_from_outside_are_cut_at_a_character() {
+        let long = Row {
+            requested: Some("é".repeat(500)),
+            error: Some("x".repeat(500)),
+            trail: "é".repeat(5_000),
+            ..sample(1)
+        };
+        let row = long.bounded();
+        assert_eq!(row.requested.as_deref().map(str::len), Some(REQUESTED_BYTES_MAX));
+        assert_eq!(row.error.as_deref().map(str::len), Some(ERROR_BYTES_MAX));
+        assert_eq!(row.trail.len(), TRAIL_BYTES_MAX);
+        assert_eq!(sample(1).bounded(), sample(1));
+    }
+
+    #[test]
+    fn codes_and_kinds_are_inverse() {
+        assert!(RowKind::ALL.into_iter().all(|kind| RowKind::by_code(kind.code()) == Some(kind)));
+        assert!(
+            RowOutcome::ALL.into_iter().all(|outcome| RowOutcome::by_code(outcome.code()) == Some(outcome))
+        );
+        assert_eq!(RowKind::by_code(99), None);
+    }
+}

@@ -1,0 +1,624 @@
+//! The writer thread: collects rows, fetches state, and decides when to write. It owns the database; nobody else
+//! touches the file.
+//!
+//! State is looked at every ten seconds and put where a kill cannot reach it (the journal). Once a minute, or when many
+//! rows have come, state and rows go to the disk in one transaction. When nothing changed, nothing is written. A write that fails is tried again at
+//! growing distances; meanwhile state waits in memory, and rows up to a bound.
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use rusqlite::Connection;
+
+use super::db::{self, Db, Failure, StateChanges};
+use super::journal::Journal;
+use super::row::Row;
+use super::{Extent, History, Shared, StateSource, Trouble};
+use crate::base::clock;
+
+/// When the writer writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// What a kill may cost of the counters.
+    pub state_every: Duration,
+    /// What a kill may cost of the rows, and a power cut of the counters.
+    pub disk_every: Duration,
+    /// Between attempts on a disk that cannot be written: from the first, doubling to the last.
+    pub retry_first: Duration,
+    pub retry_max: Duration,
+    /// How long a write waits for somebody else's transaction (a backup, a shell) before it counts as failed.
+    pub busy: Duration,
+}
+
+impl Pace {
+    pub const USUAL: Pace = Pace {
+        state_every: Duration::from_secs(10),
+        disk_every: Duration::from_secs(60),
+        retry_first: Duration::from_secs(1),
+        retry_max: Duration::from_secs(300),
+        busy: Duration::from_secs(10),
+    };
+}
+
+/// Rows go out earlier when this many have come.
+pub const ROWS_BATCH: usize = 500;
+/// State goes out earlier when this many entries wait.
+const STATE_BATCH: usize = 1_000;
+/// Rows that wait for the disk; beyond that they are dropped and counted.
+pub const ROWS_HELD_MAX: usize = 4_000;
+/// How often rows are looked at that are too old or too many.
+const FORGET_EVERY: Duration = Duration::from_secs(3_600);
+/// A damaged database up to this size is found at the start; a larger one would take too long to look through, and is
+/// found when the damage is met.
+const CHECK_BYTES_MAX: u64 = 16 << 20;
+/// Rows told at once.
+const RECENT_MAX: usize = 1_000;
+/// A clock before this is unset, and says nothing about the age of rows.
+const EARLIEST_MS: u64 = crate::quota::zone::EARLIEST_WALL_MS;
+
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// Rows on their way to the writer. They lie in a list that it looks at in its own time: a message for each would cost
+/// every request a wake-up of the writer's thread.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    pub rows: VecDeque<Row>,
+    /// When the first of them came.
+    pub since: Option<Instant>,
+}
+
+/// What the writer is told.
+pub enum Message {
+    /// Enough rows for a batch are waiting.
+    Batch,
+    Source(StateSource),
+    SaveNow,
+    Forget(Vec<String>),
+    Recent {
+        limit: usize,
+        reply: Sender<Vec<Row>>,
+    },
+    Close,
+}
+
+pub struct Writer {
+    path: PathBuf,
+    memory_folder: PathBuf,
+    history: History,
+    pace: Pace,
+    shared: Arc<Shared>,
+    /// Held, never used: it keeps the data folder ours.
+    lock: Option<Connection>,
+    /// `None` while it cannot be opened.
+    db: Option<Db>,
+    /// `None` while there is no place for it; then state goes to the disk every time.
+    journal: Option<Journal>,
+    source: Option<StateSource>,
+    /// State that the disk does not have yet, and since when.
+    state: StateChanges,
+    state_since: Option<Instant>,
+    /// The file is new: all state has to be written, not only what changes.
+    needs_everything: bool,
+    /// An administrator changed something, which goes to the disk at once.
+    urgent: bool,
+    state_due: Instant,
+    forget_due: Instant,
+    retry: Option<Retry>,
+    damage: Option<String>,
+}
+
+#[derive(Clone, Copy)]
+struct Retry {
+    at: Instant,
+    wait: Duration,
+}
+
+impl Writer {
+    pub fn new(
+        path: PathBuf,
+        memory_folder: PathBuf,
+        history: History,
+        pace: Pace,
+        shared: Arc<Shared>,
+        lock: Option<Connection>,
+    ) -> Writer {
+        let now = Instant::now();
+        Writer {
+            path,
+            memory_folder,
+            history,
+            pace,
+            shared,
+            lock,
+            db: None,
+            journal: None,
+            source: None,
+            state: StateChanges::new(),
+            state_since: None,
+            needs_everything: false,
+            urgent: false,
+            state_due: now + pace.state_every,
+            // Not in the first minute, when everything else starts too.
+            forget_due: now + pace.disk_every,
+            retry: None,
+            damage: None,
+        }
+    }
+
+    /// Opens the database and reads what was saved. A damaged one is set aside and a new one begun.
+    pub fn open(&mut self) -> BTreeMap<String, String> {
+        match self.open_and_read() {
+            Ok(state) => state,
+            Err(error) => {
+                self.failed(&error);
+                if self.db.is_none() && error.trouble() == Trouble::Damaged {
+                    self.reopen();
+                }
+                BTreeMap::new()
+            }
+        }
+    }
+
+    fn open_and_read(&mut self) -> Result<BTreeMap<String, String>, Failure> {
+        let left_open = db::left_open(&self.path);
+        let opened = Db::open(&self.path, self.pace.busy)?;
+        if left_open && std::fs::metadata(&self.path).is_ok_and(|file| file.len() <= CHECK_BYTES_MAX) {
+            opened.check()?;
+        }
+        let mut state = opened.state()?;
+        self.use_db(opened)?;
+        // What a killed process could not bring to the disk any more goes there with the next write.
+        self.state = self.journal.as_ref().map(Journal::read).unwrap_or_default();
+        self.state_since = (!self.state.is_empty()).then(Instant::now);
+        for (key, value) in &self.state {
+            match value {
+                Some(value) => state.insert(key.clone(), value.clone()),
+                None => state.remove(key),
+            };
+        }
+        Ok(state)
+    }
+
+    fn use_db(&mut self, opened: Db) -> Result<(), Failure> {
+        self.journal = Journal::open(&self.memory_folder, &self.path, &opened.identity()?);
+        self.db = Some(opened);
+        Ok(())
+    }
+
+    /// What was damaged when the store was opened, if anything.
+    pub fn take_damage(&mut self) -> Option<String> {
+        self.damage.take()
+    }
+
+    /// The life of the thread. A panic is survived once; after a second one the store says that it is gone.
+    pub fn run(mut self, inbox: &Receiver<Message>) {
+        for _ in 0..2 {
+            match catch_unwind(AssertUnwindSafe(|| self.work(inbox))) {
+                Ok(()) => return,
+                // The connection may be in the middle of something; a fresh one is not.
+                Err(_) => {
+                    self.db = None;
+                    self.retry_later(Trouble::Disk, "the writer failed and begins anew".into());
+                }
+            }
+        }
+        let message = "the writer failed twice, nothing is saved any more; restart the gateway";
+        *self.shared.trouble.lock() = Some((Trouble::WriterGone, message.into()));
+    }
+
+    fn work(&mut self, inbox: &Receiver<Message>) {
+        loop {
+            match inbox.recv_deadline(self.next_turn()) {
+                Ok(Message::Source(source)) => self.source = Some(source),
+                Ok(Message::SaveNow) => {
+                    self.state_due = Instant::now();
+                    self.urgent = true;
+                }
+                Ok(Message::Forget(keys)) => {
+                    self.state_since.get_or_insert_with(Instant::now);
+                    self.state.extend(keys.into_iter().map(|key| (key, None)));
+                }
+                Ok(Message::Recent { limit, reply }) => {
+                    let _ = reply.send(self.recent(limit));
+                }
+                Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return self.close(),
+                Ok(Message::Batch) | Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.turn();
+        }
+    }
+
+    /// When there is something to do, if nobody says anything before. Rows are looked at together with the state.
+    fn next_turn(&self) -> Instant {
+        let due = self.state_due.min(self.forget_due);
+        // Nothing but the wait for the next attempt ends while the disk cannot be written.
+        self.retry.map_or(due, |retry| retry.at)
+    }
+
+    /// Does what is due.
+    fn turn(&mut self) {
+        let now = Instant::now();
+        if self.retry.is_some_and(|retry| now < retry.at) {
+            return;
+        }
+        let look = self.state_due <= now || self.retry.is_some();
+        let batch = self.shared.waiting.lock().rows.len() >= ROWS_BATCH;
+        if look || batch {
+            self.state_due = now + self.pace.state_every;
+            let changed = self.fetch_state();
+            if batch || self.disk_due(now) {
+                self.write();
+            } else if changed {
+                self.keep_from_kill();
+            }
+        }
+        if self.forget_due <= now {
+            self.forget_due = now + if self.forget_rows() { Duration::from_secs(1) } else { FORGET_EVERY };
+        }
+    }
+
+    /// Whether the disk has to have now what waits for it: because it would be too old at the next look, or somebody
+    /// waits, or the disk failed, or nothing else keeps it from a kill.
+    fn disk_due(&self, now: Instant) -> bool {
+        let next_look = now + self.pace.state_every;
+        let too_old =
+            |since: Option<Instant>| since.is_some_and(|since| since + self.pace.disk_every <= next_look);
+        self.urgent
+            || self.retry.is_some()
+            || too_old(self.state_since)
+            || too_old(self.shared.waiting.lock().since)
+            || (self.journal.is_none() && !self.state.is_empty())
+            || self.state.len() >= STATE_BATCH
+    }
+
+    /// Fetches what changed; true when something did.
+    fn fetch_state(&mut self) -> bool {
+        let Some(source) = &mut self.source else { return false };
+        let changes = source(if self.needs_everything { Extent::Everything } else { Extent::Changes });
+        self.needs_everything = false;
+        let changed = !changes.is_empty();
+        if changed {
+            self.state_since.get_or_insert_with(Instant::now);
+            self.state.extend(changes);
+        }
+        changed
+    }
+
+    /// Puts the state that the disk does not have where it outlives the process.
+    fn keep_from_kill(&mut self) {
+        let kept = self.journal.as_mut().map(|journal| journal.write(&self.state));
+        if let Some(Err(_)) = kept {
+            // The memory is full or the folder closed to us: then the disk has to do.
+            self.journal = None;
+            self.write();
+        }
+    }
+
+    /// Brings the state and the rows that wait to the disk.
+    fn write(&mut self) {
+        if self.db.is_none() && !self.reopen() {
+            return;
+        }
+        let Some(db) = &mut self.db else { return };
+        let taken = std::mem::take(&mut *self.shared.waiting.lock());
+        // After a failure an empty transaction shows whether the database can be written again.
+        if taken.rows.is_empty() && self.state.is_empty() && self.retry.is_none() {
+            return;
+        }
+        match db.write(&self.state, &taken.rows) {
+            Ok(()) => {
+                self.state.clear();
+                self.state_since = None;
+                self.urgent = false;
+                if let Some(journal) = &mut self.journal {
+                    journal.clear();
+                }
+                self.shared.rows_written.fetch_add(taken.rows.len() as u64, Ordering::Relaxed);
+                self.shared.writes.fetch_add(1, Ordering::Relaxed);
+                self.recovered();
+            }
+            Err(error) => {
+                self.put_back(taken);
+                if let Some(journal) = &mut self.journal {
+                    // What comes of it does not matter: the disk is tried again anyway.
+                    let _ = journal.write(&self.state);
+                }
+                self.failed(&error);
+            }
+        }
+    }
+
+    /// Puts rows that could not be written before those that came meanwhile; the oldest of too many are dropped.
+    fn put_back(&self, mut taken: Waiting) {
+        let mut waiting = self.shared.waiting.lock();
+        taken.rows.append(&mut waiting.rows);
+        let excess = taken.rows.len().saturating_sub(ROWS_HELD_MAX);
+        taken.rows.drain(..excess);
+        self.shared.rows_dropped.fetch_add(excess as u64, Ordering::Relaxed);
+        taken.since = taken.since.or(waiting.since);
+        *waiting = taken;
+    }
+
+    fn recovered(&mut self) {
+        if self.retry.take().is_some() {
+            *self.shared.trouble.lock() = None;
+        }
+    }
+
+    /// Opens the database again; true when it is open.
+    fn reopen(&mut self) -> bool {
+        if let Some(folder) = self.path.parent() {
+            // Whatever is wrong with the folder, opening says it.
+            let _ = db::prepare_folder(folder);
+        }
+        match Db::open(&self.path, self.pace.busy).and_then(|opened| self.use_db(opened)) {
+            Ok(()) => {
+                self.needs_everything = true;
+                self.fetch_state();
+                self.recovered();
+                true
+            }
+            Err(error) => {
+                self.failed(&error);
+                false
+            }
+        }
+    }
+
+    /// Remembers an error, moves a damaged file away, and plans the next attempt.
+    fn failed(&mut self, error: &Failure) {
+        let trouble = error.trouble();
+        let mut message = format!("freeway.db: {error}; {}", trouble.hint());
+        if trouble == Trouble::Damaged {
+            self.db = None;
+            if let Some(mut journal) = self.journal.take() {
+                journal.clear();
+            }
+            match db::set_aside(&self.path, clock::now().wall_ms) {
+                Ok(aside) => {
+                    message =
+                        format!("freeway.db was damaged ({error}) and was moved to {}", aside.display());
+                    self.damage = Some(message.clone());
+                }
+                Err(denied) => message = format!("{message}, but it cannot be moved away: {denied}"),
+            }
+        }
+        self.retry_later(trouble, message);
+    }
+
+    fn retry_later(&mut self, trouble: Trouble, message: String) {
+        let wait =
+            self.retry.map_or(self.pace.retry_first, |retry| (retry.wait * 2).min(self.pace.retry_max));
+        self.retry = Some(Retry { at: Instant::now() + wait, wait });
+        *self.shared.trouble.lock() = Some((trouble, message));
+    }
+
+    fn recent(&self, limit: usize) -> Vec<Row> {
+        let limit = limit.min(RECENT_MAX);
+        let mut rows: Vec<Row> = self.shared.waiting.lock().rows.iter().rev().take(limit).cloned().collect();
+        if let (Some(db), true) = (&self.db, rows.len() < limit) {
+            // A database that cannot be read tells so at the next write.
+            rows.extend(db.recent(limit - rows.len()).unwrap_or_default());
+        }
+        rows
+    }
+
+    /// True when more rows are to be removed.
+    fn forget_rows(&mut self) -> bool {
+        let wall_ms = clock::now().wall_ms;
+        let Some(db) = &mut self.db else { return false };
+        if wall_ms < EARLIEST_MS {
+            return false;
+        }
+        let oldest_ms = wall_ms.saturating_sub(self.history.days.saturating_mul(DAY_MS));
+        match db.forget(oldest_ms, self.history.bytes) {
+            Ok(more) => more,
+            Err(error) => {
+                self.failed(&error);
+                false
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        self.fetch_state();
+        self.write();
+        if let Some(Err(error)) = self.db.take().map(Db::close) {
+            self.failed(&error);
+        }
+        self.lock = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::row::sample;
+
+    fn writer(folder: &tempfile::TempDir) -> Writer {
+        let pace = Pace { retry_first: Duration::ZERO, retry_max: Duration::ZERO, ..Pace::USUAL };
+        let path = folder.path().join("freeway.db");
+        Writer::new(path, folder.path().join("memory"), History::default(), pace, Arc::default(), None)
+    }
+
+    /// Lets everything be due.
+    fn turn(writer: &mut Writer) {
+        writer.state_due = Instant::now();
+        writer.pace.disk_every = Duration::ZERO;
+        writer.turn();
+    }
+
+    fn hand_in(writer: &Writer, numbers: std::ops::Range<u64>) {
+        let mut waiting = writer.shared.waiting.lock();
+        waiting.since.get_or_insert_with(Instant::now);
+        waiting.rows.extend(numbers.map(sample));
+    }
+
+    fn waiting(writer: &Writer) -> usize {
+        writer.shared.waiting.lock().rows.len()
+    }
+
+    fn trouble(writer: &Writer) -> Option<Trouble> {
+        writer.shared.trouble.lock().as_ref().map(|(trouble, _)| *trouble)
+    }
+
+    #[test]
+    fn a_full_disk_loses_neither_state_nor_rows_and_recovers() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        assert!(writer.open().is_empty());
+        writer.db.as_ref().expect("open").limit_pages(10);
+        writer.source =
+            Some(Box::new(|_| StateChanges::from([("meter:key/a".to_owned(), Some("x".repeat(40_000)))])));
+        hand_in(&writer, 0..3);
+        turn(&mut writer);
+        assert_eq!(trouble(&writer), Some(Trouble::DiskFull));
+        assert_eq!((waiting(&writer), writer.state.len()), (3, 1));
+        assert_eq!(writer.recent(9).len(), 3, "what waits is shown");
+        turn(&mut writer);
+        assert_eq!(trouble(&writer), Some(Trouble::DiskFull));
+        writer.db.as_ref().expect("open").limit_pages(1_000_000);
+        turn(&mut writer);
+        assert_eq!((trouble(&writer), waiting(&writer), writer.state.len()), (None, 0, 0));
+        assert_eq!(writer.recent(9).len(), 3);
+    }
+
+    #[test]
+    fn attempts_on_a_bad_disk_grow_apart() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        writer.pace = Pace::USUAL;
+        let waits: Vec<u64> = (0..12)
+            .map(|_| {
+                writer.retry_later(Trouble::Disk, String::new());
+                writer.retry.expect("just set").wait.as_secs()
+            })
+            .collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+    }
+
+    #[test]
+    fn rows_that_wait_are_bounded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let writer = writer(&folder);
+        hand_in(&writer, 100..107);
+        let taken =
+            Waiting { rows: (0..ROWS_HELD_MAX as u64).map(sample).collect(), since: Some(Instant::now()) };
+        writer.put_back(taken);
+        assert_eq!(waiting(&writer), ROWS_HELD_MAX);
+        assert_eq!(writer.shared.rows_dropped.load(Ordering::Relaxed), 7);
+        let waiting = writer.shared.waiting.lock();
+        assert_eq!((waiting.rows.front(), waiting.rows.back()), (Some(&sample(7)), Some(&sample(106))));
+    }
+
+    #[test]
+    fn a_failure_without_anything_to_write_passes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        writer.open();
+        writer.retry_later(Trouble::Disk, "a cable was loose".into());
+        writer.state_due = Instant::now() + Duration::from_secs(10);
+        writer.turn();
+        assert!(trouble(&writer).is_none() && writer.next_turn() > Instant::now() + Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_changed_is_kept_from_a_kill_at_once_and_goes_to_the_disk_once_a_minute() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("memory")).expect("made");
+        let mut writer = writer(&folder);
+        writer.open();
+        writer.source =
+            Some(Box::new(|_| StateChanges::from([("meter:key/a".to_owned(), Some("1".to_owned()))])));
+        hand_in(&writer, 0..2);
+        let look = |writer: &mut Writer| {
+            writer.state_due = Instant::now();
+            writer.turn();
+        };
+        look(&mut writer);
+        assert_eq!(writer.shared.writes.load(Ordering::Relaxed), 0, "too early for the disk");
+        assert_eq!(writer.journal.as_ref().expect("a journal").read().len(), 1, "but not lost by a kill");
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(51));
+        writer.state_since = long_ago;
+        writer.turn();
+        assert_eq!(writer.shared.writes.load(Ordering::Relaxed), 0, "only when it is time to look");
+        look(&mut writer);
+        assert_eq!((waiting(&writer), writer.shared.writes.load(Ordering::Relaxed)), (0, 1));
+        assert!(writer.journal.as_ref().expect("a journal").read().is_empty(), "the disk has it");
+        hand_in(&writer, 0..ROWS_BATCH as u64);
+        writer.turn();
+        assert_eq!(
+            (waiting(&writer), writer.shared.writes.load(Ordering::Relaxed)),
+            (0, 2),
+            "a batch goes at once"
+        );
+        look(&mut writer);
+        writer.urgent = true;
+        look(&mut writer);
+        assert_eq!(writer.shared.writes.load(Ordering::Relaxed), 3, "an administrator does not wait");
+    }
+
+    #[test]
+    fn a_killed_process_leaves_its_last_state_to_the_next() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("memory")).expect("made");
+        let change = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
+        let mut writer = writer(&folder);
+        writer.open();
+        writer.state = StateChanges::from([change("a", Some("old")), change("b", Some("old"))]);
+        writer.write();
+        writer.source =
+            Some(Box::new(move |_| StateChanges::from([change("a", Some("new")), change("b", None)])));
+        writer.state_due = Instant::now();
+        writer.turn();
+        drop(writer);
+        let mut next = self::writer(&folder);
+        assert_eq!(next.open(), BTreeMap::from([("a".to_owned(), "new".to_owned())]));
+        next.close();
+        assert_eq!(
+            self::writer(&folder).open(),
+            BTreeMap::from([("a".to_owned(), "new".to_owned())]),
+            "on the disk now"
+        );
+        assert_eq!(
+            std::fs::read_dir(folder.path().join("memory")).expect("read").count(),
+            0,
+            "and nothing is left"
+        );
+    }
+
+    #[test]
+    fn damage_met_while_running_starts_a_new_file_with_all_state() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        writer.open();
+        let (asked, asks) = crossbeam_channel::unbounded();
+        writer.source = Some(Box::new(move |extent| {
+            asked.send(extent).expect("the test listens");
+            StateChanges::from([("meter:key/a".to_owned(), Some("1".to_owned()))])
+        }));
+        turn(&mut writer);
+        writer.failed(&Failure::Damaged("page 3 is nonsense".into()));
+        assert_eq!(trouble(&writer), Some(Trouble::Damaged));
+        turn(&mut writer);
+        assert_eq!(trouble(&writer), None);
+        assert_eq!(Vec::from_iter(asks.try_iter()), [Extent::Changes, Extent::Changes, Extent::Everything]);
+        assert_eq!(writer.db.as_ref().expect("open").state().expect("readable").len(), 1);
+    }
+
+    #[test]
+    fn nothing_changed_means_nothing_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = writer(&folder);
+        writer.open();
+        writer.source = Some(Box::new(|_| StateChanges::new()));
+        let before = std::fs::metadata(folder.path().join("freeway.db-wal")).expect("a log").len();
+        (0..100).for_each(|_| turn(&mut writer));
+        let after = std::fs::metadata(folder.path().join("freeway.db-wal")).expect("a log").len();
+        assert_eq!((writer.shared.writes.load(Ordering::Relaxed), after), (0, before));
+    }
+}
