@@ -9,3 +9,5 @@ pub mod route;
 
 pub mod store;
 pub mod upstream;
+
+pub mod cli;

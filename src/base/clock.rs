@@ -26,6 +26,11 @@ impl Now {
     }
 }
 
+/// When this program was built, in seconds since 1970-01-01 UTC. A wall clock that shows less is wrong.
+pub fn built_s() -> u64 {
+    env!("FREEWAY_BUILT_S").parse().unwrap_or(0)
+}
+
 /// Monotonic time starts here rather than at zero, so that subtracting a window from it cannot saturate.
 const ORIGIN_MS: u64 = 3_600_000;
 

@@ -20,8 +20,41 @@ pub fn interpolate(
     template: &str,
     variables: &BTreeMap<String, String>,
 ) -> Result<(String, Vec<String>), String> {
-    let mut out = String::with_capacity(template.len());
     let mut missing: Vec<String> = Vec::new();
+    let text = substitute(template, |name| {
+        let value = variables.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
+        if value.is_none() && !missing.iter().any(|known| known == name) {
+            missing.push(name.into());
+        }
+        value.unwrap_or_default()
+    })?;
+    Ok((text, missing))
+}
+
+/// The variables that a template names, in order.
+pub fn variable_names(template: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    // A fault ends the names; it is told where the template is used.
+    let _ = substitute(template, |name| {
+        names.push(name.to_owned());
+        ""
+    });
+    names
+}
+
+/// Whether a template can become a base address, whatever its variables hold.
+pub fn check_template(template: &str) -> Result<(), String> {
+    let text = substitute(template, |_| "x")?;
+    base_url(&with_scheme(template, text)).map(drop)
+}
+
+/// An address that a variable begins may lack its scheme: Ollama's own is commonly `host:port`.
+pub fn with_scheme(template: &str, text: String) -> String {
+    if template.starts_with("${") && !text.contains("://") { format!("http://{text}") } else { text }
+}
+
+fn substitute<'v>(template: &str, mut value: impl FnMut(&str) -> &'v str) -> Result<String, String> {
+    let mut out = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("${") {
         let (name, tail) = after.split_once('}').ok_or("`${` without `}`")?;
@@ -30,15 +63,11 @@ pub fn interpolate(
             return Err(format!("`${{{name}}}` is no variable name (letters, digits and _)"));
         }
         out.push_str(before);
-        match variables.get(name).map(|value| value.trim()).filter(|value| !value.is_empty()) {
-            Some(value) => out.push_str(value),
-            None if !missing.iter().any(|known| known == name) => missing.push(name.into()),
-            None => {}
-        }
+        out.push_str(value(name));
         rest = tail;
     }
     out.push_str(rest);
-    Ok((out, missing))
+    Ok(out)
 }
 
 /// Reads a base address. The error says what is wrong with it.

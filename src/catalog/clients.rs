@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::config::parse_sha256;
+use super::check::parse_sha256;
 use super::env::read_bounded;
 use super::settings::ClientKey;
 use super::{Issue, IssueLevel, boxfile, json as file_json};

@@ -1,15 +1,15 @@
 //! Reads `freeway.config.json` and the variables into [`Settings`], strictly: a wrong type or value refuses and says
 //! where, an unknown key is a warning with a suggestion. Pure: text and variables in, settings out.
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use super::check::{check, parse_sha256, value_of};
 use super::fields::{shown, whole};
 use super::json;
 use super::settings::*;
-use super::table::{self, BENCH_CAUSES, Row, Shape, TABLE};
+use super::table::{self, TABLE};
 use super::{Issue, IssueLevel};
 use crate::base::text::{Secret, closest};
 
@@ -78,10 +78,14 @@ impl Reader<'_> {
             let path = format!("{prefix}{key}");
             let section = format!("{path}.");
             if let Some(row) = table::find(&path) {
-                match check(row, value) {
+                let mut warnings = Vec::new();
+                match check(row, value, &mut warnings) {
                     Ok(Some(value)) => drop(self.values.insert(row.name, value)),
                     Ok(None) => {}
                     Err(message) => self.error(&message),
+                }
+                for warning in warnings {
+                    self.report(self.file, IssueLevel::Warning, warning);
                 }
             } else if TABLE.iter().any(|row| row.name.starts_with(&section)) {
                 match value {
@@ -110,7 +114,7 @@ impl Reader<'_> {
                     .map(|value| (*name, value.trim()))
             });
             let Some((name, text)) = set else { continue };
-            match check(row, &value_of(&row.shape, text)) {
+            match check(row, &value_of(&row.shape, text), &mut Vec::new()) {
                 Ok(Some(value)) => drop(self.values.insert(row.name, value)),
                 Ok(None) => {}
                 // The message speaks of the setting; the owner looks for the variable.
@@ -237,6 +241,8 @@ impl Reader<'_> {
                 message,
             });
         }
+        // Browsers send an origin without a slash at its end.
+        cors_origins.iter_mut().for_each(|origin| origin.truncate(origin.trim_end_matches('/').len()));
         let strategy = |text: Option<String>| text.and_then(|name| Strategy::by_name(&name));
         Settings {
             host: self.text("host").unwrap_or_default(),
@@ -353,174 +359,6 @@ fn name_in(target: &str) -> String {
     lower.strip_prefix("auto:").map(|name| name.trim().to_owned()).unwrap_or(lower)
 }
 
-/// The value that a variable's text stands for.
-fn value_of(shape: &Shape, text: &str) -> Value {
-    match shape {
-        Shape::Flag => match text.to_ascii_lowercase().as_str() {
-            "true" | "1" | "on" | "yes" => true.into(),
-            "false" | "0" | "off" | "no" => false.into(),
-            _ => text.into(),
-        },
-        Shape::Whole(..) | Shape::Number(..) => {
-            serde_json::from_str::<serde_json::Number>(text).map_or_else(|_| text.into(), Value::Number)
-        }
-        Shape::Texts | Shape::Addresses | Shape::Keys => {
-            text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().into()
-        }
-        _ => text.into(),
-    }
-}
-
-/// Checks one value: `None` for a `null` that means the default, the message when it is wrong.
-fn check(row: &Row, value: &Value) -> Result<Option<Value>, String> {
-    let name = row.name;
-    if value.is_null() {
-        // `null` stands for "not set" everywhere, which is the default.
-        return Ok(None);
-    }
-    let text_ok = |value: &Value| value.as_str().is_some_and(|text| !text.trim().is_empty());
-    let ok = match row.shape {
-        Shape::Flag => value.is_boolean(),
-        Shape::Whole(min, max) => whole(value).is_some_and(|n| (min..=max).contains(&n)),
-        Shape::Number(min, max) => value.as_f64().is_some_and(|n| (min..=max).contains(&n)),
-        Shape::Text => text_ok(value),
-        Shape::Word(words) => {
-            if let Some(near) = value
-                .as_str()
-                .filter(|text| !words.contains(text))
-                .and_then(|text| closest(text, words.iter().copied()))
-            {
-                let must = table::must_be(&row.shape);
-                return Err(format!(
-                    "{name}: must be {must} (it is {}); did you mean `{near}`?",
-                    shown(value)
-                ));
-            }
-            value.as_str().is_some_and(|text| words.contains(&text))
-        }
-        Shape::Texts => value.as_array().is_some_and(|items| items.iter().all(text_ok)),
-        Shape::Addresses => value.as_array().is_some_and(|items| {
-            items.iter().all(|item| item.as_str().is_some_and(|t| t.trim().parse::<IpAddr>().is_ok()))
-        }),
-        Shape::Secret => {
-            return if value.as_str().is_some_and(is_visible) {
-                Ok(Some(value.clone()))
-            } else {
-                Err(format!("{name}: must be {}; leave it out to have none", table::must_be(&row.shape)))
-            };
-        }
-        Shape::Keys => return check_keys(name, value).map(|()| Some(value.clone())),
-        Shape::TextMap => value.as_object().is_some_and(|map| map.values().all(text_ok)),
-        Shape::Profiles => return check_profiles(name, value).map(|()| Some(value.clone())),
-        Shape::Bench => return check_bench(name, value).map(|()| Some(value.clone())),
-        Shape::NumberMap => value.as_object().is_some_and(|map| {
-            map.values().all(|item| item.as_f64().is_some_and(|n| n.is_finite() && n >= 0.0))
-        }),
-    };
-    if ok {
-        Ok(Some(value.clone()))
-    } else {
-        Err(format!("{name}: must be {} (it is {})", table::must_be(&row.shape), shown(value)))
-    }
-}
-
-/// Whether a text can be a credential in a header.
-pub fn is_visible(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| (0x21..0x7f).contains(&b))
-}
-
-/// Members of a client key object; the last four are checked by the parts that use them.
-const KEY_MEMBERS: [&str; 7] = ["name", "key", "sha256", "models", "strategy", "limits", "cache"];
-
-fn check_keys(name: &str, value: &Value) -> Result<(), String> {
-    let items =
-        value.as_array().ok_or_else(|| format!("{name}: must be {}", table::must_be(&Shape::Keys)))?;
-    for (i, item) in items.iter().enumerate() {
-        let at = format!("{name}[{i}]");
-        match item {
-            // A wrong key is never shown: it may be a good one with a slip in it.
-            Value::String(key) if is_visible(key) => {}
-            Value::String(_) => return Err(format!("{at}: must be visible ASCII characters without spaces")),
-            Value::Object(map) => check_key_object(&at, map)?,
-            other => return Err(format!("{at}: must be a text or an object (it is {})", shown(other))),
-        }
-    }
-    Ok(())
-}
-
-fn check_key_object(at: &str, map: &Map<String, Value>) -> Result<(), String> {
-    if let Some(unknown) = map.keys().find(|key| !KEY_MEMBERS.contains(&key.as_str())) {
-        return Err(format!("{at}.{unknown}: unknown; a key has {}", KEY_MEMBERS.join(", ")));
-    }
-    if !map.get("name").is_none_or(|name| name.as_str().is_some_and(|text| !text.trim().is_empty())) {
-        return Err(format!("{at}.name: must be a text that is not empty"));
-    }
-    match (map.get("key"), map.get("sha256")) {
-        (Some(Value::String(key)), None) if is_visible(key) => Ok(()),
-        (Some(_), None) => Err(format!("{at}.key: must be visible ASCII characters without spaces")),
-        (None, Some(Value::String(hash))) if parse_sha256(hash).is_some() => Ok(()),
-        (None, Some(_)) => Err(format!("{at}.sha256: must be 64 hexadecimal digits")),
-        _ => Err(format!("{at}: must have either `key` or `sha256`")),
-    }
-}
-
-fn check_profiles(name: &str, value: &Value) -> Result<(), String> {
-    let map =
-        value.as_object().ok_or_else(|| format!("{name}: must be {}", table::must_be(&Shape::Profiles)))?;
-    for (profile, body) in map {
-        let at = format!("{name}.{profile}");
-        let models = match body {
-            Value::Array(models) => models,
-            Value::Object(members) => {
-                if let Some(unknown) =
-                    members.keys().find(|key| !["models", "strategy"].contains(&key.as_str()))
-                {
-                    return Err(format!("{at}.{unknown}: unknown; a profile has models and strategy"));
-                }
-                if let Some(strategy) = members.get("strategy") {
-                    if strategy.as_str().and_then(Strategy::by_name).is_none() {
-                        let all = table::STRATEGIES.join(", ");
-                        return Err(format!(
-                            "{at}.strategy: must be one of {all} (it is {})",
-                            shown(strategy)
-                        ));
-                    }
-                }
-                let models = members.get("models").and_then(Value::as_array);
-                models.ok_or_else(|| format!("{at}.models: must be a list of model strings"))?
-            }
-            other => return Err(format!("{at}: must be a list or an object (it is {})", shown(other))),
-        };
-        if models.is_empty() || !models.iter().all(|m| m.as_str().is_some_and(|text| !text.trim().is_empty()))
-        {
-            return Err(format!("{at}: must name at least one model, each as a text"));
-        }
-    }
-    Ok(())
-}
-
-fn check_bench(name: &str, value: &Value) -> Result<(), String> {
-    /// A bench longer than this is no bench but a switch.
-    const BENCH_MAX_MS: u64 = 30 * 86_400_000;
-    let map =
-        value.as_object().ok_or_else(|| format!("{name}: must be {}", table::must_be(&Shape::Bench)))?;
-    for (cause, steps) in map {
-        if !BENCH_CAUSES.contains(&cause.as_str()) {
-            return Err(format!("{name}.{cause}: unknown cause; it is one of {}", BENCH_CAUSES.join(", ")));
-        }
-        let ms = |member: &str| steps.get(member).and_then(whole).filter(|n| (1..=BENCH_MAX_MS).contains(n));
-        match (ms("firstMs"), ms("capMs")) {
-            (Some(first), Some(cap)) if first <= cap => {}
-            _ => {
-                return Err(format!(
-                    "{name}.{cause}: must have firstMs and capMs, whole milliseconds from 1 to {BENCH_MAX_MS}, firstMs not above capMs"
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
 fn client_keys(value: &Value) -> Vec<ClientKey> {
     let mut keys: Vec<ClientKey> = Vec::new();
     for item in value.as_array().into_iter().flatten() {
@@ -534,19 +372,6 @@ fn client_keys(value: &Value) -> Vec<ClientKey> {
         keys.push(ClientKey { name: name.unwrap_or_else(|| format!("key-{}", keys.len() + 1)), sha256 });
     }
     keys
-}
-
-/// 64 hexadecimal digits as bytes.
-pub fn parse_sha256(text: &str) -> Option<[u8; 32]> {
-    let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
-    let mut out = [0; 32];
-    if digits.len() != 64 {
-        return None;
-    }
-    for (byte, pair) in out.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = pair[0] * 16 + pair[1];
-    }
-    Some(out)
 }
 
 /// The setting that an unknown path was meant to be: the same word in another section, or a near miss.
@@ -596,7 +421,7 @@ mod tests {
     fn every_row_of_the_table_is_sound() {
         for row in TABLE {
             let default: Value = serde_json::from_str(row.default).expect(row.name);
-            assert!(check(row, &default).is_ok(), "{}", row.name);
+            assert!(check(row, &default, &mut Vec::new()).is_ok(), "{}", row.name);
             assert!(!row.text.is_empty() && !row.text.ends_with('.'), "{}", row.name);
             assert_eq!(TABLE.iter().filter(|other| other.name == row.name).count(), 1, "{}", row.name);
         }
@@ -694,6 +519,12 @@ mod tests {
             "server.wokers: unknown setting, not used; did you mean `server.workers`?",
         );
         check(r#"{"zzz": {"a": 1}}"#, &[], "zzz: unknown setting, not used");
+        check(
+            r#"{"keys": [{"key": "k", "modles": []}]}"#,
+            &[],
+            "keys[0].modles: unknown, not used; did you mean `models`?",
+        );
+        check(r#"{"profiles": {"p": {"models": ["m"], "x": 1}}}"#, &[], "profiles.p.x: unknown, not used");
         check(
             "",
             &[("FREEWAY_STRATAGY", "x")],

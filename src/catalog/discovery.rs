@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::provider::*;
 use super::slots::Slots;
 use super::spec_model::{MODELS_MAX, is_model_id};
+use crate::base::clock::Now;
 use crate::base::text::truncate;
 
 /// Priority of a discovered model: behind the declared ones, which stand at 50 unless their file says otherwise.
@@ -202,7 +203,12 @@ pub fn guess_caps(id: &str, entry: &Value) -> Option<Caps> {
     let chat_flag = entry.pointer("/capabilities/completion_chat").and_then(Value::as_bool);
     let other_kind =
         ["image", "audio", "video", "moderation", "rerank", "transcribe"].contains(&kind.as_str());
-    if has(&OTHER_KINDS) || lower.contains("guard") || other_kind || chat_flag == Some(false) {
+    if has(&OTHER_KINDS)
+        || lower.contains("guard")
+        || lower.contains("shield")
+        || other_kind
+        || chat_flag == Some(false)
+    {
         return None;
     }
     if !outputs.is_empty() && !outputs.contains(&"text") {
@@ -272,6 +278,19 @@ pub fn standing(billing: Billing, free: Option<bool>, allow_paid: bool) -> Stand
     }
 }
 
+/// Whether a provider's list is to be fetched: never fetched, of another address, or older than `ttl_ms`. A list from
+/// the future, which a clock that stepped back leaves behind, counts as old.
+pub fn is_due(provider: &Provider, discovered: &Discovered, ttl_ms: u64, now: Now) -> bool {
+    if !provider.enabled || !provider.configured() || provider.models_endpoint.is_none() {
+        return false;
+    }
+    let fresh = |list: &DiscoveredList| {
+        let age_ms = now.wall_ms.checked_sub(list.fetched_wall_ms);
+        list.base_url == provider.base_url && age_ms.is_some_and(|age_ms| age_ms < ttl_ms)
+    };
+    !discovered.lists.get(&*provider.id).is_some_and(fresh)
+}
+
 /// Adds what was discovered to a provider: new ids behind the declared ones, and windows that the file leaves open.
 pub fn merge(provider: &mut Provider, list: &DiscoveredList, allow_paid: bool, slots: &mut Slots) {
     if provider.models_endpoint.is_none() || list.base_url != provider.base_url {
@@ -281,6 +300,13 @@ pub fn merge(provider: &mut Provider, list: &DiscoveredList, allow_paid: bool, s
         if let Some(known) = provider.models.iter_mut().find(|model| *model.id == found.id) {
             known.context = known.context.or(found.context);
             known.max_output = known.max_output.or(found.max_output);
+            // A promotion may end while the file still names the model.
+            if found.free == Some(false)
+                && standing(provider.billing, found.free, allow_paid) == Standing::Paid
+            {
+                known.enabled = false;
+                known.standing = Standing::Paid;
+            }
             continue;
         }
         if provider.models.len() >= MODELS_MAX {
@@ -309,5 +335,209 @@ pub fn merge(provider: &mut Provider, list: &DiscoveredList, allow_paid: bool, s
             dimensions: None,
             standing,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture;
+    use super::*;
+    use serde_json::json;
+
+    fn provider(changes: Value) -> Provider {
+        let mut file = json!({"id": "acme", "models": [{"id": "known", "alias": ["fast"], "priority": 5}]});
+        for (name, value) in changes.as_object().expect("an object") {
+            file[name] = value.clone();
+        }
+        fixture::provider(file, &mut Slots::default())
+    }
+
+    fn ids(provider: &Provider, body: Value) -> Vec<String> {
+        let models = parse_models(provider, body.to_string().as_bytes()).expect("a list");
+        models.into_iter().map(|model| model.id).collect()
+    }
+
+    #[test]
+    fn ids_are_found_where_the_file_says() {
+        let check = |path: &str, body: Value| {
+            assert_eq!(
+                ids(&provider(json!({"modelsPath": path})), body.clone()),
+                ["a", "b/c:free"],
+                "{path} {body}"
+            );
+        };
+        check(
+            "data[].id",
+            json!({"data": [{"id": "a"}, {"id": "b/c:free"}, {"id": "a"}, {"id": ""}, {"id": 7}, {}]}),
+        );
+        check("[].id", json!([{"id": "a"}, {"id": "b/c:free"}]));
+        check("models[].name", json!({"models": [{"name": "models/a"}, {"name": "b/c:free"}]}));
+        check(
+            "result[].models[].name",
+            json!({"result": [{"models": [{"name": "a"}]}, {"models": [{"name": "b/c:free"}]}]}),
+        );
+        check("ids[]", json!({"ids": ["a", "b/c:free", null]}));
+        for bad in ["", ".", "data[0].id", "data[", "a..b"] {
+            assert!(IdPath::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_list_without_ids_is_an_error() {
+        let acme = provider(json!({}));
+        assert!(parse_models(&acme, b"<html>").is_err());
+        assert!(parse_models(&acme, br#"{"error": "no"}"#).expect_err("no ids").contains("set modelsPath"));
+        assert_eq!(parse_models(&acme, br#"{"data": [{"id": "whisper-1"}]}"#), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn capabilities_are_guessed_from_ids_and_metadata() {
+        let check = |id: &str, entry: Value, expected: Option<&[&str]>| {
+            let names = guess_caps(id, &entry).map(|caps| caps.names().collect::<Vec<_>>());
+            assert_eq!(names.as_deref(), expected, "{id} {entry}");
+        };
+        let none = || json!({});
+        check("llama-3.3-70b", none(), Some(&["chat"]));
+        check("text-embedding-004", none(), Some(&["embed"]));
+        check("@cf/baai/bge-m3", none(), Some(&["embed"]));
+        check("qwen3-coder:free", none(), Some(&["chat", "code"]));
+        check("codestral-2508", none(), Some(&["chat", "code"]));
+        check("deepseek-r1", none(), Some(&["chat", "reasoning"]));
+        check("kimi-k2-thinking", none(), Some(&["chat", "reasoning"]));
+        check("qwen-vl-max", none(), Some(&["chat", "vision"]));
+        for other in [
+            "whisper-large-v3",
+            "mistral-ocr-latest",
+            "llama-guard-4",
+            "shieldgemma",
+            "flux.1-dev",
+            "playai-tts",
+        ] {
+            check(other, none(), None);
+        }
+        check("x", json!({"type": "embedding"}), Some(&["embed"]));
+        check("x", json!({"type": "image"}), None);
+        check("x", json!({"capabilities": {"completion_chat": false}}), None);
+        check(
+            "x",
+            json!({"capabilities": {"completion_chat": true, "function_calling": true, "vision": true}}),
+            Some(&["chat", "tools", "vision"]),
+        );
+        check(
+            "x",
+            json!({"architecture": {"input_modalities": ["text", "image"], "output_modalities": ["text"]}}),
+            Some(&["chat", "vision"]),
+        );
+        check("x", json!({"architecture": {"output_modalities": ["image"]}}), None);
+        check(
+            "x",
+            json!({"supported_parameters": ["tools", "response_format", "reasoning"]}),
+            Some(&["chat", "tools", "json", "reasoning"]),
+        );
+    }
+
+    #[test]
+    fn metadata_tells_windows_and_prices() {
+        let entry = json!({"id": "a", "name": "Model A", "context_length": 131072, "pricing": {"prompt": "0", "completion": "0.0"},
+            "top_provider": {"max_completion_tokens": 4096}});
+        let body = json!({"data": [entry, {"id": "b", "pricing": {"input": 0.1, "output": 0}}, {"id": "c-Free"}, {"id": "d", "context_window": -5}]});
+        let models = parse_models(&provider(json!({})), body.to_string().as_bytes()).expect("a list");
+        assert_eq!(
+            (models[0].label.as_deref(), models[0].context, models[0].max_output),
+            (Some("Model A"), Some(131_072), Some(4096))
+        );
+        let free: Vec<Option<bool>> = models.iter().map(|model| model.free).collect();
+        assert_eq!(free, [Some(true), Some(false), Some(true), None]);
+        assert_eq!(models[3].context, None);
+    }
+
+    #[test]
+    fn only_what_is_free_routes() {
+        use Standing::{Free, Paid, Unpriced};
+        let check = |billing, expected: [Standing; 3]| {
+            let found = [Some(true), None, Some(false)].map(|free| standing(billing, free, false));
+            assert_eq!(found, expected, "{billing:?}");
+        };
+        check(Billing::Free, [Free, Free, Free]);
+        check(Billing::FreeTier, [Free, Free, Free]);
+        check(Billing::Mixed, [Free, Unpriced, Paid]);
+        check(Billing::Paid, [Free, Paid, Paid]);
+        assert_eq!(standing(Billing::Paid, Some(false), true), Free);
+    }
+
+    #[test]
+    fn a_list_is_fetched_when_it_is_old_or_of_another_address() {
+        let acme = provider(json!({}));
+        let list =
+            DiscoveredList { fetched_wall_ms: 1_000, base_url: acme.base_url.clone(), models: Vec::new() };
+        let mut discovered = Discovered::default();
+        let due = |discovered: &Discovered, wall_ms| is_due(&acme, discovered, 500, Now::at(0, wall_ms));
+        assert!(due(&discovered, 1_000));
+        discovered.lists.insert("acme".into(), list.clone());
+        assert!(!due(&discovered, 1_499) && due(&discovered, 1_500) && due(&discovered, 999));
+        discovered
+            .lists
+            .insert("acme".into(), DiscoveredList { base_url: "https://old.example".into(), ..list });
+        assert!(due(&discovered, 1_001));
+        let off = provider(json!({"modelsEndpoint": null}));
+        assert!(!is_due(&off, &Discovered::default(), 500, Now::at(0, 0)));
+    }
+
+    #[test]
+    fn a_declared_model_that_turned_paid_is_switched_off() {
+        let found =
+            |id: &str| DiscoveredModel { id: id.into(), free: Some(false), ..DiscoveredModel::default() };
+        for (billing, allow_paid, expected) in
+            [("mixed", false, false), ("mixed", true, true), ("freeTier", false, true)]
+        {
+            let mut acme = provider(json!({"billing": billing}));
+            let list = DiscoveredList {
+                fetched_wall_ms: 0,
+                base_url: acme.base_url.clone(),
+                models: vec![found("known")],
+            };
+            merge(&mut acme, &list, allow_paid, &mut Slots::default());
+            assert_eq!(acme.models[0].enabled, expected, "{billing} {allow_paid}");
+        }
+    }
+
+    #[test]
+    fn w3_what_is_discovered_can_be_routed() {
+        let mut acme = provider(json!({"billing": "mixed"}));
+        let found = |id: &str, free| DiscoveredModel {
+            id: id.into(),
+            free,
+            context: Some(9),
+            ..DiscoveredModel::default()
+        };
+        let mut list = DiscoveredList {
+            fetched_wall_ms: 0,
+            base_url: acme.base_url.clone(),
+            models: vec![
+                found("known", None),
+                found("new:free", Some(true)),
+                found("dear", Some(false)),
+                found("dark", None),
+            ],
+        };
+        merge(&mut acme, &list, false, &mut Slots::default());
+        let shown: Vec<_> =
+            acme.models.iter().map(|m| (&*m.id, m.source, m.enabled, m.priority, m.context)).collect();
+        let (declared, discovered) = (ModelSource::Declared, ModelSource::Discovered);
+        assert_eq!(
+            shown,
+            [
+                ("known", declared, true, 5.0, Some(9)),
+                ("new:free", discovered, true, 100.0, Some(9)),
+                ("dear", discovered, false, 100.0, Some(9)),
+                ("dark", discovered, true, 100.0, Some(9)),
+            ]
+        );
+        assert_eq!(acme.models[3].standing, Standing::Unpriced);
+        // A list of another address says nothing of this one.
+        list.base_url = "https://elsewhere.example".into();
+        list.models.push(found("foreign", Some(true)));
+        merge(&mut acme, &list, false, &mut Slots::default());
+        assert_eq!(acme.models.len(), 4);
     }
 }

@@ -14,7 +14,7 @@ use super::provider::Provider;
 use super::settings::Settings;
 use super::slots::Slots;
 use super::spec::{self, Context};
-use super::{Catalog, Issue, IssueLevel, clients, config};
+use super::{Catalog, Issue, IssueLevel, boxfile, clients, config};
 use crate::base::text::{Redactor, Secret};
 
 /// Everything configured, immutable. One request uses one snapshot from start to end.
@@ -77,7 +77,8 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         }
     }
     let keys = providers.iter().flat_map(|provider| &provider.keys).map(|key| key.secret.clone());
-    let redactor = Redactor::new(keys.chain(secrets.iter().cloned()));
+    let woven = woven_secrets(&providers, &variables);
+    let redactor = Redactor::new(keys.chain(secrets.iter().cloned()).chain(woven));
     let catalog = Catalog { providers };
     Ok(Snapshot {
         names: Names::new(&catalog),
@@ -89,6 +90,22 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         sources,
         secrets,
     })
+}
+
+/// Values of variables that stand in headers and addresses of providers: credentials and account ids, as far as they
+/// look like one and not like a host or a word.
+fn woven_secrets(providers: &[Provider], variables: &Variables) -> Vec<Secret> {
+    const SHORTEST: usize = 12;
+    let looks_like_one = |value: &&String| {
+        value.len() >= SHORTEST && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+    };
+    let woven = |value: &&String| {
+        providers.iter().any(|provider| {
+            let headers = provider.headers.iter().map(|(_, header)| header);
+            headers.chain([&provider.base_url]).any(|text| text.contains(value.as_str()))
+        })
+    };
+    variables.values().filter(looks_like_one).filter(woven).map(|value| Secret::new(value.as_str())).collect()
 }
 
 fn read_settings(
@@ -170,7 +187,8 @@ fn read_providers(
             Some(first) => {
                 let message =
                     format!("id: `{}` is taken by {first}; give this provider another id", provider.id);
-                issues.push(issue(IssueLevel::Error, message));
+                let provider = Some(provider.id.to_string());
+                issues.push(Issue { provider, ..issue(IssueLevel::Error, message) });
             }
             None => {
                 origins.insert(Arc::clone(&provider.id), source.file.clone());
@@ -247,6 +265,269 @@ fn folder_sources(folder: &Path) -> std::io::Result<Vec<Source>> {
     Ok(sources)
 }
 
+/// Where fetched model lists are kept, below the data folder.
+const DISCOVERED_FILE: &str = "discovered.json";
+const DISCOVERED_MAX_BYTES: u64 = 64 << 20;
+
+/// The model lists of the last run. What cannot be read is as good as never fetched.
+pub fn read_discovered(data: &Path) -> Discovered {
+    let text = read_bounded(&data.join(DISCOVERED_FILE), DISCOVERED_MAX_BYTES).ok().flatten();
+    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}
+
+/// Keeps the model lists for the next start.
+pub fn write_discovered(data: &Path, discovered: &Discovered) -> std::io::Result<()> {
+    let text = serde_json::to_vec(discovered).map_err(std::io::Error::other)?;
+    boxfile::write_private(&data.join(DISCOVERED_FILE), &text)
+}
+
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::discovery::{DiscoveredList, DiscoveredModel};
+    use crate::catalog::names::Kind;
+    use std::fs;
+
+    /// A root folder with a gateway's files, loaded again and again.
+    struct Site {
+        folder: tempfile::TempDir,
+        process: Variables,
+        slots: Slots,
+        discovered: Discovered,
+        fingerprints: Fingerprints,
+    }
+
+    impl Site {
+        fn new() -> Site {
+            let folder = tempfile::tempdir().expect("a folder");
+            fs::create_dir(folder.path().join("providers")).expect("made");
+            let process = Variables::from([("ACME_KEY".into(), "test-key-1".into())]);
+            let fingerprints = Fingerprints::new(&[7; 32]);
+            Site { folder, process, slots: Slots::default(), discovered: Discovered::default(), fingerprints }
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.folder.path().join(name), text).expect("written");
+        }
+
+        fn acme(&self, file: &str, id: &str, model: &str) {
+            let text = format!(
+                r#"{{"id": "{id}", "baseUrl": "https://acme.example/v1", "auth": {{"envKeys": ["ACME_KEY"]}}, "models": [{{"id": "{model}"}}]}}"#
+            );
+            self.write(&format!("providers/{file}"), &text);
+        }
+
+        fn try_load(&mut self, previous: Option<&Snapshot>) -> Result<Snapshot, Vec<Issue>> {
+            let paths = env::places(&self.process, self.folder.path());
+            let inputs = Inputs {
+                paths: &paths,
+                process: &self.process,
+                fingerprints: &self.fingerprints,
+                discovered: &self.discovered,
+                previous,
+            };
+            load(&inputs, &mut self.slots)
+        }
+
+        fn load(&mut self, previous: Option<&Snapshot>) -> Snapshot {
+            self.try_load(previous).expect("a snapshot")
+        }
+    }
+
+    fn models(snapshot: &Snapshot) -> Vec<&str> {
+        snapshot.catalog.all().map(|at| &*snapshot.catalog.model(at).reference).collect()
+    }
+
+    fn issues(snapshot: &Snapshot) -> String {
+        snapshot.issues.iter().map(|issue| format!("{}: {}\n", issue.file, issue.message)).collect()
+    }
+
+    #[test]
+    fn a_folder_is_the_whole_set_and_is_read_by_name() {
+        let mut site = Site::new();
+        site.acme("b.json", "beta", "m");
+        site.acme("a.json", "zeta", "m");
+        site.acme("_off.json", "off", "m");
+        site.acme(".hidden.json", "hidden", "m");
+        site.write("providers/readme.txt", "no provider");
+        fs::create_dir(site.folder.path().join("providers/dir.json")).expect("made");
+        let snapshot = site.load(None);
+        assert_eq!(
+            (models(&snapshot), issues(&snapshot).as_str(), snapshot.id),
+            (vec!["beta/m", "zeta/m"], "", 1)
+        );
+    }
+
+    #[test]
+    fn without_a_folder_the_built_in_files_count() {
+        let mut site = Site::new();
+        fs::remove_dir(site.folder.path().join("providers")).expect("gone");
+        let snapshot = site.load(None);
+        assert_eq!(snapshot.catalog.providers.len(), BUNDLED.len());
+        assert_eq!(issues(&snapshot), "");
+        site.process.insert("FREEWAY_PROVIDERS".into(), "elsewhere".into());
+        let snapshot = site.load(None);
+        assert!(snapshot.catalog.providers.is_empty() && issues(&snapshot).contains("cannot be read"));
+    }
+
+    #[test]
+    fn a_marker_keeps_the_built_in_files_beside_those_of_the_folder() {
+        let mut site = Site::new();
+        site.write(&format!("providers/{WITH_BUNDLED}"), "");
+        site.acme("acme.json", "acme", "m");
+        site.acme("mine.json", "groq", "replaced");
+        let snapshot = site.load(None);
+        assert_eq!((snapshot.catalog.providers.len(), issues(&snapshot).as_str()), (BUNDLED.len() + 1, ""));
+        assert!(models(&snapshot).contains(&"groq/replaced") && models(&snapshot).contains(&"acme/m"));
+    }
+
+    #[test]
+    fn d_a_file_that_turns_bad_keeps_its_last_good_version() {
+        let mut site = Site::new();
+        site.acme("acme.json", "acme", "old");
+        let first = site.load(None);
+        site.write("providers/acme.json", "{ \"id\": \"acme\", ");
+        site.acme("other.json", "other", "m");
+        let second = site.load(Some(&first));
+        assert_eq!(models(&second), ["acme/old", "other/m"]);
+        assert!(
+            issues(&second).contains("acme.json: line 1") && issues(&second).contains("last good version")
+        );
+        // It goes on for as long as the file is bad, with the variables of the day.
+        site.process.insert("ACME_KEY".into(), "test-key-2".into());
+        let third = site.load(Some(&second));
+        assert_eq!(third.catalog.providers[0].keys[0].secret.expose(), "test-key-2");
+        site.acme("acme.json", "acme", "new");
+        let fourth = site.load(Some(&third));
+        assert_eq!(
+            (models(&fourth), issues(&fourth).as_str(), fourth.id),
+            (vec!["acme/new", "other/m"], "", 4)
+        );
+        fs::remove_file(site.folder.path().join("providers/acme.json")).expect("gone");
+        assert_eq!(models(&site.load(Some(&fourth))), ["other/m"]);
+    }
+
+    #[test]
+    fn a_file_that_was_never_good_is_left_out_and_told() {
+        let mut site = Site::new();
+        site.write("providers/bad.json", r#"{"id": "bad"}"#);
+        site.acme("good.json", "good", "m");
+        let snapshot = site.load(None);
+        assert_eq!(models(&snapshot), ["good/m"]);
+        assert!(issues(&snapshot).contains("bad.json: baseUrl: is missing"), "{}", issues(&snapshot));
+        assert_eq!(snapshot.issues[0].provider.as_deref(), Some("bad"));
+    }
+
+    #[test]
+    fn d_a_folder_that_vanishes_keeps_its_last_good_set() {
+        let mut site = Site::new();
+        site.acme("acme.json", "acme", "m");
+        let first = site.load(None);
+        fs::remove_dir_all(site.folder.path().join("providers")).expect("gone");
+        let second = site.load(Some(&first));
+        assert!(
+            models(&second) == ["acme/m"] && issues(&second).contains("last good files go on"),
+            "{}",
+            issues(&second)
+        );
+        assert_eq!(models(&site.load(Some(&second))), ["acme/m"]);
+    }
+
+    #[test]
+    fn an_id_is_taken_once() {
+        let mut site = Site::new();
+        site.acme("a.json", "acme", "first");
+        site.acme("b.json", "acme", "second");
+        let snapshot = site.load(None);
+        assert_eq!(models(&snapshot), ["acme/first"]);
+        assert!(issues(&snapshot).contains("b.json: id: `acme` is taken by a.json"));
+    }
+
+    #[test]
+    fn a_bad_configuration_refuses_at_first_and_is_passed_over_later() {
+        let mut site = Site::new();
+        site.write("freeway.config.json", r#"{"port": 9, "maxAttempts": "x"}"#);
+        let errors = site.try_load(None).expect_err("it refuses");
+        assert!(errors[0].message.starts_with("maxAttempts: must be"));
+        site.write("freeway.config.json", r#"{"port": 9} // fine"#);
+        let first = site.load(None);
+        site.write("freeway.config.json", r#"{"port": 10, "keys": [1]}"#);
+        let second = site.load(Some(&first));
+        assert!(second.settings.port == 9 && issues(&second).contains("keys[0]"));
+    }
+
+    #[test]
+    fn d_the_env_file_is_read_at_each_load() {
+        let mut site = Site::new();
+        site.process.clear();
+        site.acme("acme.json", "acme", "m");
+        let first = site.load(None);
+        assert!(!first.catalog.providers[0].configured());
+        site.write(".env", "ACME_KEY=\"test-key-9\" # mine\nFREEWAY_STRATEGY=fastest\n");
+        let second = site.load(Some(&first));
+        assert_eq!(second.catalog.providers[0].keys[0].secret.expose(), "test-key-9");
+        assert_eq!(second.settings.strategy.name(), "fastest");
+        assert!(!second.redactor.redact("with test-key-9 inside").contains("test-key-9"));
+    }
+
+    #[test]
+    fn account_ids_and_secrets_of_headers_are_redacted() {
+        let mut site = Site::new();
+        site.process.insert("ACCOUNT".into(), "0123456789abcdef".into());
+        site.process.insert("TOKEN".into(), "plain-token-of-a-header".into());
+        let file = r#"{"id": "acme", "baseUrl": "https://acme.example/${ACCOUNT}/v1", "auth": {"type": "none"},
+            "headers": {"x-token": "t ${TOKEN}"}}"#;
+        site.write("providers/acme.json", file);
+        let snapshot = site.load(None);
+        let text = snapshot.redactor.redact("no route /0123456789abcdef/v1 with plain-token-of-a-header");
+        assert!(!text.contains("0123456789abcdef") && !text.contains("plain-token-of-a-header"), "{text}");
+        assert!(text.starts_with("no route /"), "{text}");
+    }
+
+    #[test]
+    fn c3_slots_and_ids_outlive_a_reload() {
+        let mut site = Site::new();
+        site.process.insert("ACME_KEY".into(), "test-key-1,test-key-2".into());
+        site.acme("acme.json", "acme", "m");
+        let first = site.load(None);
+        site.process.insert("ACME_KEY".into(), "test-key-0,test-key-2,test-key-1".into());
+        let second = site.load(Some(&first));
+        let (old, new) = (&first.catalog.providers[0], &second.catalog.providers[0]);
+        assert_eq!((old.keys[0].slot, &old.keys[0].id), (new.keys[2].slot, &new.keys[2].id));
+        assert_eq!(old.keys[1].slot, new.keys[1].slot);
+        assert_eq!(old.models[0].slot, new.models[0].slot);
+    }
+
+    #[test]
+    fn w3_a_provider_without_models_routes_what_was_discovered() {
+        let mut site = Site::new();
+        let file =
+            r#"{"id": "acme", "baseUrl": "https://acme.example/v1", "auth": {"envKeys": ["ACME_KEY"]}}"#;
+        site.write("providers/acme.json", file);
+        let models =
+            vec![DiscoveredModel { id: "found".into(), caps: vec!["chat".into()], ..Default::default() }];
+        let list = DiscoveredList { fetched_wall_ms: 1, base_url: "https://acme.example/v1".into(), models };
+        site.discovered.lists.insert("acme".into(), list);
+        write_discovered(site.folder.path(), &site.discovered).expect("written");
+        site.discovered = read_discovered(site.folder.path());
+        let snapshot = site.load(None);
+        let found = snapshot.names.resolve(&snapshot.catalog, &snapshot.settings, &[], Kind::Chat);
+        assert_eq!(found.models.len(), 1);
+        site.write("discovered.json", "{ cut");
+        assert_eq!(read_discovered(site.folder.path()), Discovered::default());
+    }
+
+    #[test]
+    fn keys_of_the_clients_file_count() {
+        let mut site = Site::new();
+        let key = clients::add(&site.folder.path().join("data"), "phone").expect("a key");
+        let snapshot = site.load(None);
+        assert_eq!(snapshot.settings.keys.len(), 1);
+        site.process.insert("FREEWAY_KEYS".into(), key);
+        assert_eq!(site.load(None).settings.keys.len(), 1);
+    }
 }

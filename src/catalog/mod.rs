@@ -1,31 +1,43 @@
 //! What there is: providers, models, keys, names and settings, loaded from files and variables into one immutable
 //! snapshot that is swapped whole.
-pub mod address;
-pub mod boxfile;
-pub mod bundled;
-pub mod clients;
-pub mod config;
-pub mod discovery;
-pub mod env;
-pub mod fields;
-#[cfg(test)]
-pub mod fixture;
-pub mod json;
-pub mod listing;
-pub mod load;
-pub mod names;
-pub mod pool;
+//!
+//! `load` makes the snapshot and is, with `env`, `clients` and `boxfile`, the only part that reads files. `spec` turns a
+//! provider file into a [`provider::Provider`]; `config` turns the configuration into [`settings::Settings`] by the
+//! `table`; `names` says what a model string means.
 pub mod provider;
 pub mod settings;
 pub mod slots;
+
+pub mod load;
+
+pub mod boxfile;
+pub mod bundled;
+pub mod clients;
+pub mod env;
+pub mod example;
+
+pub mod address;
+pub mod discovery;
+pub mod fields;
+pub mod json;
+pub mod pool;
 pub mod spec;
 pub mod spec_model;
+
+pub mod check;
+pub mod config;
 pub mod table;
+
+pub mod listing;
+pub mod names;
 pub mod unified;
+
+#[cfg(test)]
+pub mod fixture;
 
 use provider::{Model, Provider};
 
-/// All providers of one snapshot, in file order.
+/// All providers of one snapshot, by id.
 #[derive(Debug, Default)]
 pub struct Catalog {
     pub providers: Vec<Provider>,

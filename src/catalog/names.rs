@@ -111,6 +111,8 @@ pub const LIST_MAX: usize = 32;
 /// Longest part of a model string that is repeated to the client.
 const SHOWN_MAX: usize = 256;
 const SUGGESTIONS_MAX: usize = 5;
+/// Most ids whose exact likeness to a string is computed.
+const MEASURED_MAX: usize = 64;
 /// Below this likeness a suggestion is noise.
 const LIKENESS_MIN: f64 = 0.2;
 
@@ -454,6 +456,7 @@ impl Search<'_> {
             .filter(|(bound, _)| *bound > LIKENESS_MIN)
             .collect();
         bounds.sort_by(|a, b| b.0.total_cmp(&a.0));
+        bounds.truncate(MEASURED_MAX);
         let mut best: Vec<(f64, &str)> = Vec::new();
         for (bound, entry) in bounds {
             if best.len() == SUGGESTIONS_MAX && best.last().is_some_and(|(least, _)| bound <= *least) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ring::hmac;
 
-use super::config::is_visible;
+use super::check::is_visible;
 use super::provider::Key;
 use super::slots::Slots;
 use crate::base::text::{Secret, hex};

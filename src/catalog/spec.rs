@@ -38,7 +38,7 @@ pub fn read(file: &str, text: &str, context: &mut Context<'_>) -> (Option<Provid
     let provider = match json::parse(text) {
         Ok(Value::Object(map)) => {
             let fields = Fields::new(&map, String::new(), &findings);
-            let provider = read_provider(&fields, context);
+            let provider = read_fields(&fields, context);
             fields.finish();
             provider
         }
@@ -64,7 +64,8 @@ pub fn is_provider_id(id: &str) -> bool {
     id.len() <= ID_MAX && id.bytes().next().is_some_and(plain) && id.bytes().all(|b| plain(b) || b == b'-')
 }
 
-fn read_provider(fields: &Fields<'_>, context: &mut Context<'_>) -> Option<Provider> {
+/// The provider behind the fields of a file; faults are left with the fields.
+pub(super) fn read_fields(fields: &Fields<'_>, context: &mut Context<'_>) -> Option<Provider> {
     let id = read_id(fields)?;
     // The only value there is; kept so that files of the original are taken.
     fields.word("adapter", &[("openai", ())]);
@@ -174,7 +175,7 @@ fn read_base_url(fields: &Fields<'_>, context: &Context<'_>) -> (String, bool, V
         }
         return nothing();
     };
-    let (mut text, missing) = match address::interpolate(template, context.variables) {
+    let (text, missing) = match address::interpolate(template, context.variables) {
         Ok(found) => found,
         Err(error) => {
             fields.error("baseUrl", error);
@@ -184,11 +185,7 @@ fn read_base_url(fields: &Fields<'_>, context: &Context<'_>) -> (String, bool, V
     if !missing.is_empty() {
         return (String::new(), false, missing);
     }
-    // Ollama's own variable is commonly set as `host:port`.
-    if template.starts_with("${") && !text.contains("://") {
-        text.insert_str(0, "http://");
-    }
-    match address::base_url(&text) {
+    match address::base_url(&address::with_scheme(template, text)) {
         Ok(address) => {
             if address.url.starts_with("http://") && !address.local {
                 fields.warn(
@@ -200,7 +197,7 @@ fn read_base_url(fields: &Fields<'_>, context: &Context<'_>) -> (String, bool, V
         }
         Err(error) if template.contains("${") => {
             // The file is fine, the variable is not: the provider stays, without an address.
-            let names = variable_names(template);
+            let names = address::variable_names(template);
             fields.warn("baseUrl", format!("{error}; check the variable {}", names.join(", ")));
             (String::new(), false, names)
         }
@@ -209,15 +206,6 @@ fn read_base_url(fields: &Fields<'_>, context: &Context<'_>) -> (String, bool, V
             nothing()
         }
     }
-}
-
-fn variable_names(template: &str) -> Vec<String> {
-    template
-        .split("${")
-        .skip(1)
-        .filter_map(|part| part.split_once('}'))
-        .map(|(name, _)| name.to_owned())
-        .collect()
 }
 
 fn read_headers(
@@ -556,4 +544,246 @@ fn offset_minutes(text: &str) -> Option<i32> {
     let number = |part: &str| (part.len() == 2).then(|| part.parse::<u8>().ok()).flatten().map(i32::from);
     let (hours, minutes) = (number(hours)?, number(minutes)?);
     (hours <= 14 && minutes < 60).then_some(sign * (hours * 60 + minutes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read_with(file: Value, variables: &[(&str, &str)]) -> (Option<Provider>, String) {
+        let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let (settings, fingerprints) = (Settings::default(), Fingerprints::new(&[7; 32]));
+        let mut slots = Slots::default();
+        let mut context = Context {
+            variables: &variables,
+            settings: &settings,
+            fingerprints: &fingerprints,
+            slots: &mut slots,
+        };
+        let text = file.as_str().map_or_else(|| file.to_string(), str::to_owned);
+        let (provider, issues) = read("acme.json", &text, &mut context);
+        (provider, issues.iter().map(|issue| format!("{:?} {}\n", issue.level, issue.message)).collect())
+    }
+
+    /// A small whole file with some members set otherwise; `null` takes one away.
+    fn file(changes: Value) -> Value {
+        let mut file = json!({
+            "id": "acme",
+            "baseUrl": "https://api.acme.example/v1/",
+            "auth": {"type": "bearer", "envKeys": ["ACME_KEY"]},
+            "models": [{"id": "acme-turbo"}],
+        });
+        for (name, value) in changes.as_object().expect("changes are an object") {
+            file[name] = value.clone();
+        }
+        file
+    }
+
+    fn good(changes: Value) -> Provider {
+        let (provider, issues) = read_with(file(changes), &[("ACME_KEY", "test-key-1")]);
+        assert_eq!(issues, "");
+        provider.expect("a provider")
+    }
+
+    #[test]
+    fn a_short_file_gets_every_default() {
+        let acme = good(json!({}));
+        assert_eq!(
+            (&*acme.id, acme.label.as_str(), acme.base_url.as_str()),
+            ("acme", "acme", "https://api.acme.example/v1")
+        );
+        assert_eq!((acme.enabled, acme.priority, acme.local, acme.last_resort), (true, 50.0, false, false));
+        assert_eq!(acme.auth, Auth::Bearer { prefix: "Bearer ".into() });
+        assert_eq!(
+            (acme.models_endpoint.as_deref(), acme.models_path.as_str()),
+            (Some("/models"), "data[].id")
+        );
+        assert_eq!(acme.paths.chat, "/chat/completions");
+        assert_eq!(
+            acme.timeouts,
+            Timeouts { connect_ms: 10_000, first_byte_ms: 60_000, idle_ms: 60_000, total_ms: 60_000 }
+        );
+        assert_eq!(
+            (acme.billing, acme.limits_scope, acme.reset_zone),
+            (Billing::FreeTier, LimitsScope::Key, ResetZone::Fixed(0))
+        );
+        assert!(acme.quirks.stream_usage && !acme.quirks.developer_role && acme.configured());
+        let model = &acme.models[0];
+        assert_eq!(
+            (&*model.reference, model.caps, model.priority, model.context),
+            ("acme/acme-turbo", Caps::CHAT, 50.0, None)
+        );
+    }
+
+    #[test]
+    fn every_field_arrives() {
+        let changes = r#"{
+            "label": "Acme", "priority": 7.5, "enabled": false, "adapter": "openai",
+            "paths": {"chat": "chat", "embeddings": "/e", "models": "list", "completions": "/c"},
+            "renameParams": {"seed": "random_seed"}, "dropParams": ["logit_bias"], "forceParams": {"store": false},
+            "defaultParams": {"top_p": 1}, "maxTokensField": "max_tokens", "streamUsage": false, "flattenContent": true,
+            "toolIds": "alnum9", "dropMessageFields": ["reasoning_content"], "developerRole": true,
+            "nullContentRefused": true, "tokenInputs": true, "errorWords": {"Free Promotion Has Ended": "modelMissing"},
+            "limitsScope": "account", "limitsSource": "observed", "verifiedOn": "2026-08-16",
+            "limits": {"rpm": 30, "rpd": null, "tpm": {"max": 6000, "window": "calendar"}, "concurrency": 2, "creditsPerRequest": 15},
+            "timeouts": {"connectMs": 1, "firstByteMs": 2, "idleMs": 3, "totalMs": 4},
+            "headers": {"X-Title": "Freeway"}, "resetZone": "+05:30", "countsMaxTokens": true, "billing": "mixed",
+            "lastResort": true, "signup": "https://acme.example", "terms": {"verdict": "ok", "note": "fine"},
+            "auth": {"type": "header", "header": "X-Api-Key", "prefix": "k ", "envKeys": ["ACME_KEY"], "accounts": [["ACME_KEY"]]},
+            "models": [{
+                "id": "@cf/a/b:free", "label": "B", "alias": ["fast"], "context": 8192, "maxOutput": 1024, "caps": ["chat", "tools"],
+                "priority": 1, "enabled": true, "limits": {"rpd": 1000}, "dropParams": ["seed"], "tier": "Large", "rank": 6,
+                "credits": {"perMTokIn": 1, "perMTokOut": null}, "paidEquivalent": {"inPerM": 0.1, "outPerM": 0.2}, "dimensions": 8,
+            }],
+        }"#;
+        let acme = good(json::parse(changes).expect("JSON"));
+        assert_eq!((acme.models_endpoint.as_deref(), acme.paths.chat.as_str()), (Some("/list"), "/chat"));
+        assert_eq!(acme.quirks.rename_params, [("seed".to_owned(), "random_seed".to_owned())]);
+        assert_eq!(acme.quirks.force_params, [("store".to_owned(), json!(false))]);
+        assert_eq!(
+            acme.quirks.error_words,
+            [("free promotion has ended".to_owned(), ErrorWord::ModelMissing)]
+        );
+        assert_eq!(acme.limits.max[&Metric::Tpm], Limit { amount: 6000.0, window: WindowKind::Calendar });
+        assert_eq!(acme.limits.max[&Metric::Rpm], Limit { amount: 30.0, window: WindowKind::Rolling });
+        assert_eq!((acme.limits.max.len(), acme.limits.credits_per_request), (3, Some(15.0)));
+        assert_eq!(acme.timeouts, Timeouts { connect_ms: 1, first_byte_ms: 2, idle_ms: 3, total_ms: 4 });
+        assert_eq!(acme.auth, Auth::Header { name: "x-api-key".into(), prefix: "k ".into() });
+        assert_eq!(acme.headers, [("x-title".to_owned(), "Freeway".to_owned())]);
+        assert_eq!(acme.reset_zone, ResetZone::Fixed(330));
+        let model = &acme.models[0];
+        assert_eq!((model.rank, model.dimensions, model.max_output), (Some(6), Some(8), Some(1024)));
+        assert_eq!(model.limits.max[&Metric::Rpd].window, WindowKind::Calendar);
+    }
+
+    #[test]
+    fn w4_limits_belong_to_each_key_unless_the_file_says_otherwise() {
+        let keys = &[("ACME_KEY", "test-key-1,test-key-2")];
+        let accounts = |changes: Value| -> Vec<Slot> {
+            let (provider, _) = read_with(file(changes), keys);
+            provider.expect("a provider").keys.iter().map(|key| key.account).collect()
+        };
+        let own = accounts(json!({"limits": {"rpm": 2}}));
+        assert_ne!(own[0], own[1]);
+        let shared = accounts(json!({"limits": {"rpm": 2}, "limitsScope": "account"}));
+        assert_eq!(shared[0], shared[1]);
+        assert_eq!(good(json!({"limitsScope": "model"})).limits_scope, LimitsScope::Model);
+    }
+
+    #[test]
+    fn faults_say_where_and_what_to_do() {
+        let check = |changes: Value, expected: &str| {
+            let (provider, issues) = read_with(file(changes.clone()), &[("ACME_KEY", "test-key-1")]);
+            assert!(provider.is_none(), "{changes}");
+            assert!(issues.contains(&format!("Error {expected}")), "{changes}: {issues}");
+        };
+        check(json!({"id": "Acme"}), "id: must be lower-case letters");
+        check(json!({"id": null}), "id: is missing");
+        check(json!({"id": "a".repeat(65)}), "id: must be");
+        check(json!({"baseUrl": null}), "baseUrl: is missing");
+        check(json!({"baseUrl": "api.acme.example"}), "baseUrl: must begin with https://");
+        check(json!({"baseUrl": 7}), "baseUrl: must be a text");
+        check(json!({"adapter": "gemini"}), "adapter: must be one of openai");
+        check(json!({"auth": null}), "auth: is missing");
+        check(
+            json!({"auth": {"type": "bearr", "envKeys": ["K"]}}),
+            "auth.type: must be one of bearer, header, query, none (it is \"bearr\"); did you mean `bearer`?",
+        );
+        check(json!({"auth": {"type": "bearer"}}), "auth.envKeys: must name at least one variable");
+        check(
+            json!({"auth": {"envKeys": ["sk-pasted-key"]}}),
+            "auth.envKeys: `sk-pasted-key` is no variable name",
+        );
+        check(json!({"auth": {"type": "header", "envKeys": ["K"]}}), "auth.header: is missing");
+        check(json!({"auth": {"type": "query", "envKeys": ["K"]}}), "auth.query: is missing");
+        check(json!({"limits": {"rpm": 0}}), "limits.rpm: must be a number above 0, or null");
+        check(json!({"limits": {"rpm": -1}}), "limits.rpm");
+        check(json!({"limits": {"rpm": "30"}}), "limits.rpm");
+        check(
+            json!({"limits": {"rpd": {"max": 1, "window": "daily"}}}),
+            "limits.rpd.window: must be one of rolling, calendar",
+        );
+        check(json!({"limits": []}), "limits: must be an object");
+        check(json!({"models": [{"id": "a"}, {"id": "a"}]}), "models[1].id: `a` stands twice");
+        check(json!({"models": [{"label": "x"}]}), "models[0].id: is missing");
+        check(json!({"models": ["x"]}), "models[0]: must be an object");
+        check(json!({"models": [{"id": "a", "context": 1.5}]}), "models[0].context: must be a whole number");
+        check(json!({"models": [{"id": "a", "alias": "fast"}]}), "models[0].alias: must be a list");
+        check(json!({"headers": {"Authorization": "x"}}), "headers.Authorization: is set by the gateway");
+        check(json!({"headers": {"X-A": "a\nb"}}), "headers.X-A: holds a character");
+        check(json!({"forceParams": {"model": "x"}}), "forceParams.model: is set by the gateway");
+        check(json!({"resetZone": "Mars"}), "resetZone: must be UTC");
+        check(json!({"modelsPath": "data[0].id"}), "modelsPath: `data[0]` is no step");
+        check(json!({"errorWords": {"x": "boom"}}), "errorWords.x: must be one of auth");
+        check(json!({"timeouts": {"idleMs": 0}}), "timeouts.idleMs: must be a whole number from 1");
+        let (_, issues) = read_with(json!("{\n  \"id\": \"acme\"\n  \"x\": 1}"), &[]);
+        assert!(issues.starts_with("Error line 3, column 3"), "{issues}");
+    }
+
+    #[test]
+    fn what_is_merely_odd_is_a_warning() {
+        let check = |changes: Value, expected: &str| {
+            let (provider, issues) = read_with(file(changes.clone()), &[("ACME_KEY", "test-key-1")]);
+            assert!(
+                provider.is_some() && issues.contains(&format!("Warning {expected}")),
+                "{changes}: {issues}"
+            );
+        };
+        check(json!({"Priority": 1}), "Priority: unknown field, not used; did you mean `priority`?");
+        check(
+            json!({"auth": {"envKeys": ["ACME_KEY"], "typ": "bearer"}}),
+            "auth.typ: unknown field, not used; did you mean `type`?",
+        );
+        check(
+            json!({"models": [{"id": "a", "caps": ["chat", "tool"]}]}),
+            "models[0].caps: `tool` is not known and not used",
+        );
+        check(json!({"baseUrl": "http://api.acme.example/v1"}), "baseUrl: is http:// to a host outside");
+        check(json!({"verifiedOn": "yesterday"}), "verifiedOn: should be a date");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let (acme, issues) = read_with(file(json!({"baseUrl": "https://x.example/${ACCOUNT_ID}/v1"})), &[]);
+        let acme = acme.expect("a provider without its variables is still one");
+        assert_eq!((issues.as_str(), acme.base_url.as_str()), ("", ""));
+        assert_eq!(acme.config_error().as_deref(), Some("missing environment variable(s): ACCOUNT_ID"));
+        let (acme, _) = read_with(file(json!({"auth": {"envKeys": ["A", "B"]}})), &[]);
+        let error = acme.expect("a provider").config_error();
+        assert_eq!(error.as_deref(), Some("no API key found (set one of: A, B)"));
+    }
+
+    #[test]
+    fn w2_keyless_providers_are_configured() {
+        let local = json!({"baseUrl": "${OLLAMA_HOST}/v1", "auth": {"type": "none"}});
+        let (ollama, _) = read_with(file(local.clone()), &[("OLLAMA_HOST", "127.0.0.1:11434")]);
+        let ollama = ollama.expect("a provider");
+        assert_eq!(
+            (ollama.base_url.as_str(), ollama.local, ollama.configured()),
+            ("http://127.0.0.1:11434/v1", true, true)
+        );
+        assert_eq!((ollama.keys.len(), ollama.keys[0].secret.expose()), (1, ""));
+        let (ollama, issues) = read_with(file(local), &[("OLLAMA_HOST", "ftp://x")]);
+        assert!(
+            !ollama.expect("a provider").configured() && issues.contains("check the variable OLLAMA_HOST"),
+            "{issues}"
+        );
+        let (open, _) = read_with(file(json!({"keyless": true})), &[]);
+        let open = open.expect("a provider");
+        assert_eq!((open.auth.clone(), open.configured()), (Auth::None, true));
+        let (open, _) = read_with(file(json!({"keyless": true})), &[("ACME_KEY", "test-key-1")]);
+        assert_eq!(open.expect("a provider").keys[0].secret.expose(), "test-key-1");
+    }
+
+    #[test]
+    fn paid_providers_wait_for_leave() {
+        let (paid, _) = read_with(file(json!({"billing": "paid"})), &[("ACME_KEY", "test-key-1")]);
+        let model = &paid.expect("a provider").models[0];
+        assert_eq!((model.enabled, model.standing), (false, Standing::Paid));
+        assert!(model.off_reason().is_some_and(|reason| reason.contains("allowPaid")));
+        let (paid, _) =
+            read_with(file(json!({"billing": "paid", "allowPaid": true})), &[("ACME_KEY", "test-key-1")]);
+        assert!(paid.expect("a provider").models[0].enabled);
+    }
 }

@@ -49,8 +49,8 @@ pub struct Row {
 
 pub const STRATEGIES: [&str; 4] = ["priority", "round-robin", "least-used", "fastest"];
 /// Kinds of bench whose steps can be set.
-pub const BENCH_CAUSES: [&str; 7] =
-    ["auth", "credit", "forbidden", "rateLimit", "modelMissing", "unavailable", "noAnswer"];
+pub const BENCH_CAUSES: [&str; 8] =
+    ["auth", "credit", "forbidden", "rateLimit", "quota", "modelMissing", "unavailable", "noAnswer"];
 
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
@@ -211,7 +211,13 @@ pub static TABLE: &[Row] = &[
     ),
     row("server.writeMs", Whole(1, HOUR_MS), "30000", "Longest time for one write to a client"),
     row("server.stopMs", Whole(0, HOUR_MS), "20000", "How long a stop waits for answers in flight"),
-    row("log.level", Word(&["error", "warn", "info", "debug"]), "\"info\"", "What is logged"),
+    named(
+        "log.level",
+        &["FREEWAY_LOG"],
+        Word(&["error", "warn", "info", "debug"]),
+        "\"info\"",
+        "What is logged",
+    ),
     later(
         "log.previews",
         Flag,

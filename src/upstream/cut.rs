@@ -16,7 +16,13 @@ pub struct Cut(Mutex<CutState>);
 struct CutState {
     cut: bool,
     socket: Option<Arc<TcpStream>>,
+    holds: u64,
 }
+
+/// Stands for one registration of a socket. One handle serves the attempts of a turn in succession, and the end of an
+/// earlier one must not let go of the socket of a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold(u64);
 
 impl Cut {
     pub fn new() -> Arc<Cut> {
@@ -37,17 +43,22 @@ impl Cut {
         self.0.lock().cut
     }
 
-    /// Names the socket in use; false when the call was cut already and must not go on.
-    pub fn hold(&self, socket: &Arc<TcpStream>) -> bool {
+    /// Names the socket in use; `None` when the call was cut already and must not go on.
+    pub fn hold(&self, socket: &Arc<TcpStream>) -> Option<Hold> {
         let mut state = self.0.lock();
-        if !state.cut {
-            state.socket = Some(Arc::clone(socket));
+        if state.cut {
+            return None;
         }
-        !state.cut
+        state.socket = Some(Arc::clone(socket));
+        state.holds += 1;
+        Some(Hold(state.holds))
     }
 
-    /// The call no longer uses its socket.
-    pub fn release(&self) {
-        self.0.lock().socket = None;
+    /// The call that made `hold` no longer uses its socket.
+    pub fn release(&self, hold: Hold) {
+        let mut state = self.0.lock();
+        if state.holds == hold.0 {
+            state.socket = None;
+        }
     }
 }

@@ -1,0 +1,194 @@
+//! Checks of one setting's value against its row of the table, and what a variable's text stands for. Pure.
+use std::net::IpAddr;
+
+use serde_json::{Map, Value};
+
+use super::fields::{shown, whole};
+use super::settings::Strategy;
+use super::table::{self, BENCH_CAUSES, Row, Shape};
+use crate::base::text::closest;
+
+/// The value that a variable's text stands for.
+pub fn value_of(shape: &Shape, text: &str) -> Value {
+    match shape {
+        Shape::Flag => match text.to_ascii_lowercase().as_str() {
+            "true" | "1" | "on" | "yes" => true.into(),
+            "false" | "0" | "off" | "no" => false.into(),
+            _ => text.into(),
+        },
+        Shape::Whole(..) | Shape::Number(..) => {
+            serde_json::from_str::<serde_json::Number>(text).map_or_else(|_| text.into(), Value::Number)
+        }
+        Shape::Texts | Shape::Addresses | Shape::Keys => {
+            text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().into()
+        }
+        _ => text.into(),
+    }
+}
+
+/// Checks one value against its row: `None` for a `null` that means the default, the message when it is wrong. What is
+/// merely odd goes to `warnings`.
+pub fn check(row: &Row, value: &Value, warnings: &mut Vec<String>) -> Result<Option<Value>, String> {
+    let name = row.name;
+    if value.is_null() {
+        // `null` stands for "not set" everywhere, which is the default.
+        return Ok(None);
+    }
+    let text_ok = |value: &Value| value.as_str().is_some_and(|text| !text.trim().is_empty());
+    let ok = match row.shape {
+        Shape::Flag => value.is_boolean(),
+        Shape::Whole(min, max) => whole(value).is_some_and(|n| (min..=max).contains(&n)),
+        Shape::Number(min, max) => value.as_f64().is_some_and(|n| (min..=max).contains(&n)),
+        Shape::Text => text_ok(value),
+        Shape::Word(words) => {
+            if let Some(near) = value
+                .as_str()
+                .filter(|text| !words.contains(text))
+                .and_then(|text| closest(text, words.iter().copied()))
+            {
+                let must = table::must_be(&row.shape);
+                return Err(format!(
+                    "{name}: must be {must} (it is {}); did you mean `{near}`?",
+                    shown(value)
+                ));
+            }
+            value.as_str().is_some_and(|text| words.contains(&text))
+        }
+        Shape::Texts => value.as_array().is_some_and(|items| items.iter().all(text_ok)),
+        Shape::Addresses => value.as_array().is_some_and(|items| {
+            items.iter().all(|item| item.as_str().is_some_and(|t| t.trim().parse::<IpAddr>().is_ok()))
+        }),
+        Shape::Secret => {
+            return if value.as_str().is_some_and(is_visible) {
+                Ok(Some(value.clone()))
+            } else {
+                Err(format!("{name}: must be {}; leave it out to have none", table::must_be(&row.shape)))
+            };
+        }
+        Shape::Keys => return check_keys(name, value, warnings).map(|()| Some(value.clone())),
+        Shape::TextMap => value.as_object().is_some_and(|map| map.values().all(text_ok)),
+        Shape::Profiles => return check_profiles(name, value, warnings).map(|()| Some(value.clone())),
+        Shape::Bench => return check_bench(name, value).map(|()| Some(value.clone())),
+        Shape::NumberMap => value.as_object().is_some_and(|map| {
+            map.values().all(|item| item.as_f64().is_some_and(|n| n.is_finite() && n >= 0.0))
+        }),
+    };
+    if ok {
+        Ok(Some(value.clone()))
+    } else {
+        Err(format!("{name}: must be {} (it is {})", table::must_be(&row.shape), shown(value)))
+    }
+}
+
+/// Whether a text can be a credential in a header.
+pub fn is_visible(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| (0x21..0x7f).contains(&b))
+}
+
+/// Members of a client key object; the last four are checked by the parts that use them.
+const KEY_MEMBERS: [&str; 7] = ["name", "key", "sha256", "models", "strategy", "limits", "cache"];
+
+fn check_keys(name: &str, value: &Value, warnings: &mut Vec<String>) -> Result<(), String> {
+    let items =
+        value.as_array().ok_or_else(|| format!("{name}: must be {}", table::must_be(&Shape::Keys)))?;
+    for (i, item) in items.iter().enumerate() {
+        let at = format!("{name}[{i}]");
+        match item {
+            // A wrong key is never shown: it may be a good one with a slip in it.
+            Value::String(key) if is_visible(key) => {}
+            Value::String(_) => return Err(format!("{at}: must be visible ASCII characters without spaces")),
+            Value::Object(map) => check_key_object(&at, map, warnings)?,
+            other => return Err(format!("{at}: must be a text or an object (it is {})", shown(other))),
+        }
+    }
+    Ok(())
+}
+
+fn check_key_object(at: &str, map: &Map<String, Value>, warnings: &mut Vec<String>) -> Result<(), String> {
+    warn_unknown(at, map, &KEY_MEMBERS, warnings);
+    if map.get("name").is_some_and(|name| name.as_str().is_none_or(|text| text.trim().is_empty())) {
+        return Err(format!("{at}.name: must be a text that is not empty"));
+    }
+    match (map.get("key"), map.get("sha256")) {
+        (Some(Value::String(key)), None) if is_visible(key) => Ok(()),
+        (Some(_), None) => Err(format!("{at}.key: must be visible ASCII characters without spaces")),
+        (None, Some(Value::String(hash))) if parse_sha256(hash).is_some() => Ok(()),
+        (None, Some(_)) => Err(format!("{at}.sha256: must be 64 hexadecimal digits")),
+        _ => Err(format!("{at}: must have either `key` or `sha256`")),
+    }
+}
+
+/// Warns of members that no key or profile has.
+fn warn_unknown(at: &str, map: &Map<String, Value>, known: &[&str], warnings: &mut Vec<String>) {
+    for name in map.keys().filter(|name| !name.starts_with("//") && !known.contains(&name.as_str())) {
+        let hint = closest(name, known.iter().copied());
+        let hint = hint.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        warnings.push(format!("{at}.{name}: unknown, not used{hint}"));
+    }
+}
+
+fn check_profiles(name: &str, value: &Value, warnings: &mut Vec<String>) -> Result<(), String> {
+    let map =
+        value.as_object().ok_or_else(|| format!("{name}: must be {}", table::must_be(&Shape::Profiles)))?;
+    for (profile, body) in map {
+        let at = format!("{name}.{profile}");
+        let models = match body {
+            Value::Array(models) => models,
+            Value::Object(members) => {
+                warn_unknown(&at, members, &["models", "strategy"], warnings);
+                if let Some(strategy) = members.get("strategy") {
+                    if strategy.as_str().and_then(Strategy::by_name).is_none() {
+                        let all = table::STRATEGIES.join(", ");
+                        return Err(format!(
+                            "{at}.strategy: must be one of {all} (it is {})",
+                            shown(strategy)
+                        ));
+                    }
+                }
+                let models = members.get("models").and_then(Value::as_array);
+                models.ok_or_else(|| format!("{at}.models: must be a list of model strings"))?
+            }
+            other => return Err(format!("{at}: must be a list or an object (it is {})", shown(other))),
+        };
+        if models.is_empty() || !models.iter().all(|m| m.as_str().is_some_and(|text| !text.trim().is_empty()))
+        {
+            return Err(format!("{at}: must name at least one model, each as a text"));
+        }
+    }
+    Ok(())
+}
+
+fn check_bench(name: &str, value: &Value) -> Result<(), String> {
+    /// A bench longer than this is no bench but a switch.
+    const BENCH_MAX_MS: u64 = 30 * 86_400_000;
+    let map =
+        value.as_object().ok_or_else(|| format!("{name}: must be {}", table::must_be(&Shape::Bench)))?;
+    for (cause, steps) in map {
+        if !BENCH_CAUSES.contains(&cause.as_str()) {
+            return Err(format!("{name}.{cause}: unknown cause; it is one of {}", BENCH_CAUSES.join(", ")));
+        }
+        let ms = |member: &str| steps.get(member).and_then(whole).filter(|n| (1..=BENCH_MAX_MS).contains(n));
+        match (ms("firstMs"), ms("capMs")) {
+            (Some(first), Some(cap)) if first <= cap => {}
+            _ => {
+                return Err(format!(
+                    "{name}.{cause}: must have firstMs and capMs, whole milliseconds from 1 to {BENCH_MAX_MS}, firstMs not above capMs"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// 64 hexadecimal digits as bytes.
+pub fn parse_sha256(text: &str) -> Option<[u8; 32]> {
+    let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
+    let mut out = [0; 32];
+    if digits.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in out.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = pair[0] * 16 + pair[1];
+    }
+    Some(out)
+}

@@ -1,0 +1,223 @@
+//! `freeway init`: a first client key, a `.env` to fill in, and what to type into an app.
+use std::ffi::OsString;
+use std::net::UdpSocket;
+use std::path::Path;
+
+use lexopt::prelude::*;
+use serde_json::json;
+
+use super::{DONE, Failure, World, issue_lines};
+use crate::base::rng::fill_random;
+use crate::base::text::hex;
+use crate::catalog::env::Paths;
+use crate::catalog::settings::{Settings, is_loopback};
+use crate::catalog::{boxfile, clients, example};
+
+pub const HELP: &str = "\
+usage: freeway init [--lan] [--json]
+
+  Makes a key for your apps and a .env to put provider keys into, and says what to type into an app.
+  What is there already stays as it is.
+
+  --lan   also listen for other machines of this network, and make an admin key
+  --json  tell it as JSON
+
+examples:
+  freeway init
+  freeway init --lan";
+
+/// The name of the first client key.
+const FIRST_CLIENT: &str = "first";
+
+pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
+    let mut parser = lexopt::Parser::from_args(args);
+    let (mut lan, mut json) = (false, false);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Long("lan") => lan = true,
+            Long("json") => json = true,
+            Short('h') | Long("help") => {
+                world.say(HELP);
+                return Ok(DONE);
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let paths = world.paths();
+    let snapshot = world.load(&paths).map_err(|issues| {
+        Failure::Failed(format!(
+            "nothing was changed, the configuration has faults:\n{}",
+            issue_lines(&issues)
+        ))
+    })?;
+    let done = set_up(&paths, &snapshot.settings, lan).map_err(Failure::Failed)?;
+    tell(&done, json, world);
+    Ok(DONE)
+}
+
+/// What came of it.
+struct Done {
+    /// Shown this once; `None` when there were keys before.
+    key: Option<String>,
+    admin_key: Option<String>,
+    base_url: String,
+    wrote: Vec<String>,
+    env_file: String,
+}
+
+fn set_up(paths: &Paths, settings: &Settings, lan: bool) -> Result<Done, String> {
+    let mut wrote = Vec::new();
+    let mut lines = String::new();
+    let opens = lan && is_loopback(&settings.host);
+    if opens {
+        lines += "FREEWAY_HOST=0.0.0.0\n";
+    }
+    let admin_key = (lan && settings.admin_key.is_none()).then(|| {
+        let mut bytes = [0; 24];
+        fill_random(&mut bytes);
+        format!("fw-admin-{}", hex(&bytes))
+    });
+    if let Some(key) = &admin_key {
+        lines += &format!("FREEWAY_ADMIN_KEY={key}\n");
+    }
+    if write_env(&paths.env_file, &lines)? {
+        wrote.push(paths.env_file.display().to_string());
+    }
+    let key = if settings.keys.is_empty() {
+        wrote.push(paths.data.join("clients.json").display().to_string());
+        Some(clients::add(&paths.data, FIRST_CLIENT)?)
+    } else {
+        None
+    };
+    let host = if opens || !is_loopback(&settings.host) { own_address() } else { "127.0.0.1".into() };
+    let base_url = format!("http://{host}:{}/v1", settings.port);
+    Ok(Done { key, admin_key, base_url, wrote, env_file: paths.env_file.display().to_string() })
+}
+
+/// Makes `.env` if there is none, and adds lines to it. Returns whether anything was written.
+fn write_env(path: &Path, lines: &str) -> Result<bool, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let old = match std::fs::read_to_string(path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(failed(error)),
+    };
+    if old.is_some() && lines.is_empty() {
+        return Ok(false);
+    }
+    let mut text = old.unwrap_or_else(example::env_example);
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    if !lines.is_empty() {
+        text += "\n# Set by `freeway init --lan`.\n";
+        text += lines;
+    }
+    boxfile::write_private(path, text.as_bytes()).map_err(failed)?;
+    Ok(true)
+}
+
+/// This machine's address in its network. Connecting a datagram socket sends nothing; it only asks the routing table.
+fn own_address() -> String {
+    let socket =
+        UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.connect("192.0.2.1:9").map(|()| socket));
+    match socket.and_then(|socket| socket.local_addr()) {
+        Ok(address) => address.ip().to_string(),
+        Err(_) => "<address of this machine>".into(),
+    }
+}
+
+fn tell(done: &Done, json: bool, world: &mut World<'_>) {
+    if json {
+        world.say_json(&json!({
+            "ok": true,
+            "baseUrl": done.base_url,
+            "key": done.key,
+            "adminKey": done.admin_key,
+            "model": "auto",
+            "wrote": done.wrote,
+        }));
+        return;
+    }
+    for file in &done.wrote {
+        world.say(format!("wrote {file}"));
+    }
+    world.say("\nType this into your app (it must speak to an OpenAI-compatible server):\n");
+    world.say(format!("  base URL  {}", done.base_url));
+    match &done.key {
+        Some(key) => world.say(format!("  API key   {key}   (shown this once)")),
+        None => world.say("  API key   one of those you have already"),
+    }
+    world.say("  model     auto");
+    if let Some(key) = &done.admin_key {
+        world.say(format!("\nAdmin key, never for an app: {key}"));
+    }
+    world.say(format!(
+        "\nNext: put the provider keys you have into {}, then run `freeway serve`.",
+        done.env_file
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Site;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_first_start_gets_a_key_and_a_file_to_fill_in() {
+        let site = Site::empty();
+        let ran = site.run(&["init", "--json"]);
+        let found = ran.json();
+        let key = found["key"].as_str().expect("a key").to_owned();
+        assert_eq!(
+            (ran.status, found["baseUrl"].as_str(), found["adminKey"].is_null()),
+            (0, Some("http://127.0.0.1:8787/v1"), true)
+        );
+        assert!(key.starts_with("fw-") && !site.read("data/clients.json").contains(&key));
+        assert_eq!(site.read(".env"), super::example::env_example());
+        let mode = std::fs::metadata(site.folder.path().join(".env")).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_second_run_changes_nothing() {
+        let site = Site::empty();
+        site.write(".env", "GROQ_API_KEY=test-key-1");
+        site.run(&["init"]);
+        let clients = site.read("data/clients.json");
+        let ran = site.run(&["init"]);
+        assert_eq!(
+            (ran.status, site.read("data/clients.json"), site.read(".env").as_str()),
+            (0, clients, "GROQ_API_KEY=test-key-1")
+        );
+        assert!(ran.out.contains("one of those you have already"));
+    }
+
+    #[test]
+    fn lan_opens_the_gateway_with_keys() {
+        let site = Site::empty();
+        site.write(".env", "GROQ_API_KEY=test-key-1");
+        let found = site.run(&["init", "--lan", "--json"]).json();
+        let admin = found["adminKey"].as_str().expect("an admin key").to_owned();
+        let text = site.read(".env");
+        assert!(
+            text.starts_with("GROQ_API_KEY=test-key-1\n")
+                && text.contains("FREEWAY_HOST=0.0.0.0\n")
+                && text.contains(&admin)
+        );
+        assert_eq!(site.run(&["config", "check"]).status, 0);
+        let again = site.run(&["init", "--lan", "--json"]).json();
+        assert!(again["adminKey"].is_null() && again["key"].is_null());
+        assert_eq!(site.read(".env"), text);
+    }
+
+    #[test]
+    fn a_bad_configuration_stays_untouched() {
+        let site = Site::empty();
+        site.write("freeway.config.json", "{");
+        let ran = site.run(&["init"]);
+        assert!(ran.status == 1 && ran.err.contains("nothing was changed"), "{}", ran.err);
+        assert!(!site.folder.path().join(".env").exists());
+        assert_eq!(site.run(&["init", "--wan"]).status, 2);
+    }
+}

@@ -1,0 +1,254 @@
+//! The commands of the terminal, one file each. A command gets its arguments and a [`World`], writes to it, and returns
+//! its exit status: 0 done, 1 failed, 2 not understood.
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::catalog::env::{self, Paths, Variables};
+use crate::catalog::load::{self, Inputs, Snapshot};
+use crate::catalog::slots::Slots;
+use crate::catalog::{Issue, IssueLevel, boxfile};
+
+pub mod config;
+pub mod init;
+pub mod provider;
+pub mod verify;
+
+pub const DONE: u8 = 0;
+pub const FAILED: u8 = 1;
+pub const USAGE: u8 = 2;
+
+/// What a command may touch, so that tests can give it a world of their own.
+pub struct World<'a> {
+    pub out: &'a mut dyn Write,
+    pub err: &'a mut dyn Write,
+    /// The process's variables.
+    pub process: Variables,
+    /// The working folder.
+    pub current: PathBuf,
+}
+
+impl World<'_> {
+    /// Writes to standard output. A reader that went away is no fault of the command.
+    pub fn say(&mut self, text: impl AsRef<str>) {
+        let _ = writeln!(self.out, "{}", text.as_ref());
+    }
+
+    pub fn say_json(&mut self, value: &Value) {
+        let text = serde_json::to_string_pretty(value).unwrap_or_default();
+        self.say(text);
+    }
+
+    pub fn complain(&mut self, text: impl AsRef<str>) {
+        let _ = writeln!(self.err, "{}", text.as_ref());
+    }
+
+    pub fn paths(&self) -> Paths {
+        env::places(&self.process, &self.current)
+    }
+
+    /// Everything configured, read without leaving a trace.
+    pub fn load(&self, paths: &Paths) -> Result<Snapshot, Vec<Issue>> {
+        let inputs = Inputs {
+            paths,
+            process: &self.process,
+            fingerprints: &boxfile::fingerprints_if_any(&paths.data),
+            discovered: &load::read_discovered(&paths.data),
+            previous: None,
+        };
+        load::load(&inputs, &mut Slots::default())
+    }
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub enum Failure {
+    /// The arguments mean nothing.
+    Usage(String),
+    Failed(String),
+}
+
+impl From<lexopt::Error> for Failure {
+    fn from(error: lexopt::Error) -> Failure {
+        Failure::Usage(error.to_string())
+    }
+}
+
+/// Runs a command of this module. `None` when the word is not one of them.
+pub fn run(command: &str, args: &[OsString], world: &mut World<'_>) -> Option<u8> {
+    let (help, result) = match command {
+        "init" => (init::HELP, init::run(args, world)),
+        "config" => (config::HELP, config::run(args, world)),
+        "provider" | "providers" => (provider::HELP, provider::run(args, world)),
+        _ => return None,
+    };
+    Some(finish(help, args, result, world))
+}
+
+/// Tells a failure, as JSON where JSON was asked for, and gives the exit status.
+fn finish(help: &str, args: &[OsString], result: Result<u8, Failure>, world: &mut World<'_>) -> u8 {
+    let (status, message) = match result {
+        Ok(status) => return status,
+        Err(Failure::Failed(message)) => (FAILED, message),
+        Err(Failure::Usage(message)) => (USAGE, message),
+    };
+    if wants_json(args) {
+        world.say_json(&json!({"ok": false, "error": message}));
+    } else {
+        world.complain(format!("freeway: {message}"));
+        if status == USAGE {
+            // The first paragraph holds the usage lines.
+            world.complain(help.split("\n\n").next().unwrap_or_default());
+        }
+    }
+    status
+}
+
+/// Whether `--json` stands anywhere among the arguments, also when the rest means nothing.
+pub fn wants_json(args: &[OsString]) -> bool {
+    args.iter().any(|arg| arg == "--json")
+}
+
+/// An issue for people: level, file, message.
+pub fn issue_line(issue: &Issue) -> String {
+    let level = if issue.level == IssueLevel::Error { "error" } else { "warning" };
+    format!("{level}: {}: {}", issue.file, issue.message)
+}
+
+pub fn issue_json(issue: &Issue) -> Value {
+    json!({
+        "file": issue.file,
+        "providerId": issue.provider,
+        "level": if issue.level == IssueLevel::Error { "error" } else { "warning" },
+        "message": issue.message,
+    })
+}
+
+/// The text of all issues, one a line.
+pub fn issue_lines(issues: &[Issue]) -> String {
+    issues.iter().map(issue_line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+pub mod testing {
+    //! A world in a temporary folder, and an upstream on loopback.
+    use std::io::{BufRead, BufReader, Read};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What an upstream was asked.
+    pub struct Request {
+        pub path: String,
+        /// Behind `Bearer `.
+        pub key: String,
+        pub body: Value,
+    }
+
+    /// A server that answers each request by a function: status, header lines, body. It ends with the process.
+    pub struct Upstream {
+        port: u16,
+    }
+
+    impl Upstream {
+        pub fn start(answer: impl Fn(Request) -> (u16, String, String) + Send + 'static) -> Upstream {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let port = listener.local_addr().expect("an address").port();
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    // A client that hangs up early is the client's own affair.
+                    let _ = serve_one(stream, &answer);
+                }
+            });
+            Upstream { port }
+        }
+
+        /// A provider file for it, with one model.
+        pub fn file(&self, id: &str) -> String {
+            let port = self.port;
+            format!(
+                r#"{{"id": "{id}", "baseUrl": "http://127.0.0.1:{port}/v1", "auth": {{"envKeys": ["ACME_KEY"]}}, "models": [{{"id": "known"}}]}}"#
+            )
+        }
+    }
+
+    fn serve_one(
+        stream: std::net::TcpStream,
+        answer: &dyn Fn(Request) -> (u16, String, String),
+    ) -> std::io::Result<()> {
+        let mut reader = BufReader::new(stream);
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line)? == 0 || line == "\r\n" {
+                break;
+            }
+            head.push(line.trim_end().to_owned());
+        }
+        let header = |name: &str| {
+            let line = head.iter().find(|line| line.to_ascii_lowercase().starts_with(&format!("{name}: ")));
+            line.map(|line| line[name.len() + 2..].to_owned()).unwrap_or_default()
+        };
+        let mut body = vec![0; header("content-length").parse().unwrap_or(0)];
+        reader.read_exact(&mut body)?;
+        let path = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
+        let key = header("authorization").trim_start_matches("Bearer ").to_owned();
+        let (status, headers, text) =
+            answer(Request { path, key, body: serde_json::from_slice(&body).unwrap_or_default() });
+        let length = text.len();
+        write!(
+            reader.get_mut(),
+            "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n{headers}\r\n{text}"
+        )
+    }
+
+    pub struct Site {
+        pub folder: tempfile::TempDir,
+        pub process: Variables,
+    }
+
+    /// What a command did.
+    pub struct Ran {
+        pub status: u8,
+        pub out: String,
+        pub err: String,
+    }
+
+    impl Ran {
+        pub fn json(&self) -> Value {
+            serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
+        }
+    }
+
+    impl Site {
+        pub fn empty() -> Site {
+            Site { folder: tempfile::tempdir().expect("a folder"), process: Variables::new() }
+        }
+
+        pub fn run(&self, line: &[&str]) -> Ran {
+            let (mut out, mut err) = (Vec::new(), Vec::new());
+            let args: Vec<OsString> = line[1..].iter().map(OsString::from).collect();
+            let mut world = World {
+                out: &mut out,
+                err: &mut err,
+                process: self.process.clone(),
+                current: self.folder.path().to_owned(),
+            };
+            let status = run(line[0], &args, &mut world).expect("a known command");
+            let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+            Ran { status, out: text(out), err: text(err) }
+        }
+
+        pub fn write(&self, name: &str, text: &str) {
+            let path = self.folder.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+            std::fs::write(path, text).expect("written");
+        }
+
+        pub fn read(&self, name: &str) -> String {
+            std::fs::read_to_string(self.folder.path().join(name)).expect(name)
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! One call to one provider: builds the request, sends it, hands out the answer piece by piece.
+//!
+//! Says what happened, never what it means: statuses, retries at other providers and benches are judged elsewhere.
+//! The one retry made here is silent: an idle connection that its peer has closed meanwhile.
+use std::fmt;
+use std::io::Read;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ureq::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use ureq::http::{self, Request, Response, Uri};
+
+use super::cut::Cut;
+use super::dial::{Dialer, Unresolved};
+use super::gunzip::Gunzip;
+use super::idle::Idle;
+use super::proxy::Proxies;
+use super::resolve::Resolver;
+use super::transport::HEAD_BYTES_MAX;
+use super::watch::{Current, Freshness, Watch, enter};
+use super::{tls, url};
+use crate::catalog::provider::{Auth, Key, Provider};
+use crate::wire::exchange::{Fault, FaultKind, Headers, Phase};
+
+/// Longest whole answer, decoded.
+pub const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// As much of an error answer as is read.
+pub const ERROR_BYTES_MAX: usize = 64 * 1024;
+/// How much is read at a time.
+const PIECE_BYTES: usize = 16 * 1024;
+const USER_AGENT: &str = concat!("freeway/", env!("CARGO_PKG_VERSION"));
+
+/// Headers that belong to the exchange itself. A provider file cannot set them.
+const OWN_HEADERS: [HeaderName; 6] = [
+    header::HOST,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::EXPECT,
+    header::UPGRADE,
+];
+
+/// What a [`Client`] needs to know of its surroundings.
+#[derive(Clone, Debug, Default)]
+pub struct ClientConfig {
+    /// Further authorities that may sign an upstream's certificate, PEM (`FREEWAY_CA_FILE`).
+    pub ca_file: Option<PathBuf>,
+    pub proxies: Proxies,
+}
+
+/// Calls providers. One per process; its connections, names and TLS sessions are shared by all threads.
+#[derive(Debug)]
+pub struct Client {
+    agent: ureq::Agent,
+    idle: Arc<Idle>,
+    proxies: Proxies,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Post,
+}
+
+/// One request to one provider.
+#[derive(Debug)]
+pub struct Call<'a> {
+    pub provider: &'a Provider,
+    pub key: &'a Key,
+    pub method: Method,
+    /// Below the provider's base URL; may hold a query.
+    pub path: &'a str,
+    /// JSON; ignored by [`Method::Get`].
+    pub body: &'a [u8],
+    pub accept: Accept,
+    pub cut: &'a Arc<Cut>,
+    pub watch: &'a Rc<Watch>,
+}
+
+/// The kind of answer that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    Json,
+    EventStream,
+}
+
+/// The head of an answer, whatever its status, and the way to its body.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    /// As sent: those about length, framing and coding describe the wire and not the decoded body.
+    pub headers: Headers,
+    pub body: ReplyBody,
+}
+
+impl Client {
+    /// The error says what is wrong with the CA file.
+    pub fn new(config: ClientConfig) -> Result<Client, String> {
+        Client::resolving_by(Resolver::system(), config)
+    }
+
+    /// A client that asks `resolver` for addresses.
+    pub(super) fn resolving_by(resolver: Resolver, config: ClientConfig) -> Result<Client, String> {
+        let idle = Arc::new(Idle::default());
+        let dialer =
+            Dialer { idle: Arc::clone(&idle), resolver, tls: tls::config(config.ca_file.as_deref())? };
+        let agent_config = ureq::config::Config::builder()
+            .http_status_as_error(false)
+            // A redirect would carry the key and the prompt to a place that nobody configured.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .proxy(None)
+            .max_response_header_size(HEAD_BYTES_MAX)
+            .max_idle_connections(0)
+            .user_agent(USER_AGENT)
+            .accept_encoding("identity")
+            .build();
+        let agent = ureq::Agent::with_parts(agent_config, dialer, Unresolved);
+        Ok(Client { agent, idle, proxies: config.proxies })
+    }
+
+    /// Sends a request and waits for the head of its answer, under the watch's deadline.
+    pub fn send(&self, call: &Call<'_>) -> Result<Reply, Fault> {
+        let uri = request_uri(call)?;
+        let proxy = match call.provider.local {
+            true => None,
+            false => self.proxies.choose(&uri).cloned(),
+        };
+        let within = Duration::from_millis(call.provider.timeouts.connect_ms);
+        let current = |freshness| Current::new(call.cut, call.watch, freshness, within, proxy.clone());
+        let first = current(Freshness::Any);
+        match self.exchange(call, uri.clone(), &first) {
+            Err(fault) if died_idle(&first, &fault) => {
+                drop(first);
+                self.exchange(call, uri, &current(Freshness::New))
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn exchange(&self, call: &Call<'_>, uri: Uri, current: &Rc<Current>) -> Result<Reply, Fault> {
+        let headers = request_headers(call, &uri, current)?;
+        let entered = enter(current);
+        let answered = match call.method {
+            Method::Get => self.agent.run(request(http::Method::GET, uri, headers, ())),
+            Method::Post => self.agent.run(request(http::Method::POST, uri, headers, call.body)),
+        };
+        drop(entered);
+        let reply = answered.map_err(|error| fault_of(&error, current))?;
+        if call.accept == Accept::Json {
+            current.watch.set_phase(Phase::Stream);
+        }
+        Ok(Reply::new(reply, current))
+    }
+
+    /// Closes connections that have been idle for 50 s, and those that their peers have closed. To be called now and
+    /// then; calls themselves only look at the connections that they take.
+    pub fn close_idle(&self) {
+        self.idle.sweep(Instant::now());
+    }
+
+    /// How many connections wait for a call.
+    pub fn idle_connections(&self) -> usize {
+        self.idle.len()
+    }
+}
+
+fn request<B>(method: http::Method, uri: Uri, headers: HeaderMap, body: B) -> Request<B> {
+    let mut request = Request::new(body);
+    *request.method_mut() = method;
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers;
+    request
+}
+
+fn request_uri(call: &Call<'_>) -> Result<Uri, Fault> {
+    let auth = match &call.provider.auth {
+        Auth::Query { param } => Some((param.as_str(), call.key.secret.expose())),
+        _ => None,
+    };
+    let joined = url::join(&call.provider.base_url, call.path, auth.filter(|(_, secret)| !secret.is_empty()));
+    let uri: Option<Uri> = joined.parse().ok();
+    uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && has_sound_port(uri))
+        .ok_or_else(|| unsendable("its base URL and path are no http:// or https:// URL"))
+}
+
+/// Whether there is a host, and behind it no port or one that is a port; `Uri` lets others pass as none.
+fn has_sound_port(uri: &Uri) -> bool {
+    let Some(authority) = uri.authority() else { return false };
+    let host = authority.host();
+    !host.is_empty() && (authority.port_u16().is_some() || authority.as_str().ends_with(host))
+}
+
+fn request_headers(call: &Call<'_>, uri: &Uri, current: &Current) -> Result<HeaderMap, Fault> {
+    let mut headers = HeaderMap::with_capacity(8);
+    let accept = match call.accept {
+        Accept::Json => "application/json",
+        Accept::EventStream => "text/event-stream, application/json",
+    };
+    headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
+    if call.method == Method::Post {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    for (name, value) in &call.provider.headers {
+        let name = header_name(name)?;
+        if !OWN_HEADERS.contains(&name) {
+            headers.insert(name, header_value(value)?);
+        }
+    }
+    let secret = call.key.secret.expose();
+    match &call.provider.auth {
+        _ if secret.is_empty() => {}
+        Auth::Bearer { prefix } => {
+            headers.insert(header::AUTHORIZATION, header_value(&format!("{prefix}{secret}"))?);
+        }
+        Auth::Header { name, prefix } => {
+            headers.insert(header_name(name)?, header_value(&format!("{prefix}{secret}"))?);
+        }
+        Auth::Query { .. } | Auth::None => {}
+    }
+    let proxy = current.proxy.as_ref().filter(|_| uri.scheme_str() == Some("http"));
+    if let Some(authorization) = proxy.and_then(|proxy| proxy.authorization.as_ref()) {
+        headers.insert(header::PROXY_AUTHORIZATION, header_value(authorization.expose())?);
+    }
+    Ok(headers)
+}
+
+fn header_name(name: &str) -> Result<HeaderName, Fault> {
+    name.parse().map_err(|_| unsendable("a header name of its file is not one"))
+}
+
+/// Faults never repeat the value: it may be a key.
+fn header_value(value: &str) -> Result<HeaderValue, Fault> {
+    HeaderValue::from_str(value)
+        .map_err(|_| unsendable("a header value or key holds characters that cannot be sent"))
+}
+
+/// A request that cannot be made from what the provider's file says.
+fn unsendable(message: &str) -> Fault {
+    Fault { phase: Phase::Resolve, kind: FaultKind::Protocol, message: message.into(), request_sent: false }
+}
+
+/// Whether the call met an idle connection that its peer had closed: no byte of an answer came, so it is asked again
+/// on a new one. After the first byte the request may have been served, and nothing is repeated.
+fn died_idle(current: &Current, fault: &Fault) -> bool {
+    current.reused.get() && !current.answered.get() && fault.kind == FaultKind::Closed
+}
+
+/// What an error of ureq means; the transport knows better if the cause lies below HTTP.
+fn fault_of(error: &ureq::Error, current: &Current) -> Fault {
+    if let Some(fault) = current.take_fault() {
+        return fault;
+    }
+    match error {
+        ureq::Error::LargeResponseHeader(..) => {
+            current.fault(FaultKind::TooLarge, "the head of its answer is too long")
+        }
+        _ if current.ended.get() => current.closed(),
+        _ => current.fault(FaultKind::Protocol, "what it sends is not HTTP/1.1"),
+    }
+}
+
+impl Reply {
+    fn new(response: Response<ureq::Body>, call: &Rc<Current>) -> Reply {
+        let (parts, body) = response.into_parts();
+        let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let headers =
+            parts.headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+        let coding = parts.headers.get(header::CONTENT_ENCODING).map(text).unwrap_or_default();
+        Reply {
+            status: parts.status.as_u16(),
+            headers: Headers(headers),
+            body: ReplyBody {
+                reader: body.into_reader(),
+                call: Rc::clone(call),
+                coding: Coding::named(coding.trim()),
+            },
+        }
+    }
+}
+
+/// The body of an answer, decoded. Dropping it before its end closes the connection.
+pub struct ReplyBody {
+    reader: ureq::BodyReader<'static>,
+    call: Rc<Current>,
+    coding: Coding,
+}
+
+enum Coding {
+    Plain,
+    /// We do not ask for it, and get it anyway.
+    Gzip(Box<Packed>),
+    /// The status and headers are still worth having, so this fails only when the body is read.
+    Unknown,
+}
+
+/// Packed bytes on their way into the decoder.
+struct Packed {
+    gunzip: Gunzip,
+    piece: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Coding {
+    fn named(name: &str) -> Coding {
+        if name.is_empty() || name.eq_ignore_ascii_case("identity") {
+            Coding::Plain
+        } else if name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip") {
+            let piece = vec![0; PIECE_BYTES];
+            Coding::Gzip(Box::new(Packed { gunzip: Gunzip::new(), piece, start: 0, end: 0 }))
+        } else {
+            Coding::Unknown
+        }
+    }
+}
+
+impl ReplyBody {
+    /// Reads what there is, blocking until there is something; 0 is the end of a whole body.
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Fault> {
+        let _entered = enter(&self.call);
+        let packed = match &mut self.coding {
+            Coding::Plain => return read_plain(&mut self.reader, into, &self.call),
+            Coding::Unknown => {
+                let message = "its answer is compressed in a way that nobody asked for";
+                return Err(self.call.fault(FaultKind::Protocol, message));
+            }
+            Coding::Gzip(packed) => packed,
+        };
+        loop {
+            let (taken, made) = packed
+                .gunzip
+                .decode(&packed.piece[packed.start..packed.end], into)
+                .map_err(|_| self.call.fault(FaultKind::Protocol, "its answer is damaged gzip"))?;
+            packed.start += taken;
+            if made > 0 || into.is_empty() {
+                return Ok(made);
+            }
+            if packed.start == packed.end {
+                (packed.start, packed.end) =
+                    (0, read_plain(&mut self.reader, &mut packed.piece, &self.call)?);
+                if packed.end == 0 {
+                    let whole = packed.gunzip.is_whole();
+                    return if whole { Ok(0) } else { Err(self.call.closed()) };
+                }
+            }
+        }
+    }
+
+    /// The whole body; a fault if it is longer than `max_bytes` or not whole.
+    pub fn read_all(&mut self, max_bytes: usize) -> Result<Vec<u8>, Fault> {
+        let mut body = Vec::new();
+        let ended = self.append(&mut body, max_bytes.saturating_add(1))?;
+        if ended { Ok(body) } else { Err(self.call.fault(FaultKind::TooLarge, "its answer is too long")) }
+    }
+
+    /// As much of the body as comes, up to `max_bytes`: for errors, where a part is better than nothing. The watch's
+    /// deadline ends it, and so does whatever is wrong with the rest.
+    pub fn read_some(&mut self, max_bytes: usize) -> Vec<u8> {
+        let mut body = Vec::new();
+        let _incomplete = self.append(&mut body, max_bytes);
+        body
+    }
+
+    /// Reads until the end (true) or until `body` has `max_bytes` (false).
+    fn append(&mut self, body: &mut Vec<u8>, max_bytes: usize) -> Result<bool, Fault> {
+        loop {
+            let known = body.len();
+            let room = PIECE_BYTES.min(max_bytes - known);
+            if room == 0 {
+                return Ok(false);
+            }
+            body.resize(known + room, 0);
+            let read = self.read(&mut body[known..]);
+            body.truncate(known + *read.as_ref().unwrap_or(&0));
+            if read? == 0 {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+fn read_plain(reader: &mut impl Read, into: &mut [u8], call: &Current) -> Result<usize, Fault> {
+    reader.read(into).map_err(|error| match call.take_fault() {
+        Some(fault) => fault,
+        None if call.ended.get() => call.closed(),
+        None if error.kind() == std::io::ErrorKind::UnexpectedEof => call.closed(),
+        None => call.fault(FaultKind::Protocol, "the framing of its answer is broken"),
+    })
+}
+
+impl fmt::Debug for ReplyBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplyBody").finish_non_exhaustive()
+    }
+}
