@@ -196,6 +196,7 @@ mod tests {
             paid_equivalent: None,
             source: ModelSource::Declared,
             dimensions: None,
+            standing: Default::default(),
         }
     }
 
