@@ -214,10 +214,7 @@ impl Failover {
             let limited = self.limited.iter().filter(|known| known.provider == at.provider).count();
             limited < LIMITED_MODELS_MAX && (more_models || self.tried.contains(at))
         };
-        view.ranking(&self.order, self.strategy, self.turn)
-            .filter_map(|place| self.order.ready.get(place).copied())
-            .filter(allowed)
-            .find_map(|at| Some((at, view.key_for(at).ok()?)))
+        view.first(&self.order, view.ranking(&self.order, self.strategy, self.turn), allowed)
     }
 
     fn want(&self, live: &Live, provider: &Provider, model: &Model) -> Want {
@@ -230,6 +227,7 @@ impl Failover {
         let claims = Claims::of_call(provider, &provider.keys[key], model);
         let reservation = live.ledger.reserve_anyway(&claims, &want, now);
         live.key_used(provider.slot, key);
+        live.fills.forget(provider.slot);
         live.speeds.trying(provider.slot, now);
         if !provider.local {
             live.network.calling(now);
@@ -275,6 +273,7 @@ impl Failover {
         let (provider, model) = (catalog.provider(at), catalog.model(at));
         let alone = live.lately.only_it_fails(provider.slot, model.slot, now);
         let answer = self.ask.answer;
+        live.fills.forget(provider.slot);
         let call =
             Call { provider, model, key: &provider.keys[key], answer, alone, began: attempt.began, now };
         match outcome {

@@ -1,5 +1,6 @@
 //! The mutable state that decisions look at: who has used what, who sits on the bench, who is fast, what was learned.
 //! It sits behind one lock that is held for microseconds and never across I/O.
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::lessons::Lessons;
@@ -21,6 +22,7 @@ pub struct Live {
     /// Orders of models, remembered per resolution.
     pub orders: Orders,
     pub(super) lately: Lately,
+    pub(super) fills: Fills,
     turns: Turns,
 }
 
@@ -68,6 +70,37 @@ const TURNS_MAX: usize = 1_024;
 struct Turns {
     keys: HashMap<Slot, usize, SlotHash>,
     routes: HashMap<Box<str>, usize>,
+}
+
+/// How full the limits of each provider are, remembered while none of its calls begins or ends. In a cell, because it is
+/// only a memory of what can be worked out anew.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fills(RefCell<HashMap<Slot, (f64, u64), SlotHash>>);
+
+/// Windows run out on their own: a remembered fill is good for so long.
+const FILL_FRESH_MS: u64 = 1_000;
+
+impl Fills {
+    pub fn get(&self, provider: Slot, now: Now, work_out: impl Fn() -> f64) -> f64 {
+        let mut known = self.0.borrow_mut();
+        if known.len() >= TURNS_MAX {
+            known.clear();
+        }
+        let fresh = |at_ms: u64| now.mono_ms.saturating_sub(at_ms) <= FILL_FRESH_MS;
+        match known.get(&provider) {
+            Some((fill, at_ms)) if fresh(*at_ms) => *fill,
+            _ => {
+                let fill = work_out();
+                known.insert(provider, (fill, now.mono_ms));
+                fill
+            }
+        }
+    }
+
+    /// A call of this provider began or ended.
+    pub fn forget(&mut self, provider: Slot) {
+        self.0.get_mut().remove(&provider);
+    }
 }
 
 /// How the last attempts at the models of each provider ended, so that a model that fails alone is told from a provider

@@ -11,13 +11,13 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use super::live::Live;
-use super::speed::Answer;
+use super::speed::{Answer, ProviderSpeed};
 use crate::base::clock::Now;
 use crate::catalog::names::{Kind, Resolution};
 use crate::catalog::provider::{Caps, Key, LimitsScope, Metric, Model, Provider, Slot};
 use crate::catalog::settings::Strategy;
 use crate::catalog::{Catalog, ModelIx};
-use crate::quota::{Bench, Claims, Room, Scope, SlotHash, Want};
+use crate::quota::{Bench, Claims, Room, Scope, Want};
 
 /// What a request needs of whoever serves it.
 #[derive(Clone, Copy, Debug)]
@@ -201,22 +201,31 @@ impl Blocked {
 }
 
 /// Positions in [`Order::ready`], best first.
-pub(super) enum Ranking {
+pub(super) enum Ranking<'a> {
     /// The natural order, begun at `start` and turned around among the first choices.
-    Turned {
-        start: usize,
-        first_choice: usize,
-        len: usize,
-        next: usize,
-    },
-    Scored(BinaryHeap<Reverse<Score>>),
+    Turned { start: usize, first_choice: usize, len: usize, next: usize },
+    /// By score. What comes out with a lower bound is scored exactly and put back, so that exact scores are worked out
+    /// only for those at the front.
+    Scored { heap: BinaryHeap<Reverse<Entry>>, exact: Box<dyn Fn(usize) -> f64 + 'a> },
 }
 
-/// Last resorts last, then by the score's bits (which order non-negative numbers as the numbers do), then in natural
-/// order.
-type Score = (bool, u64, u32);
+/// Last resorts last, then by score, then in natural order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Entry {
+    last_resort: bool,
+    /// Bits of a number that is not negative, which order as the numbers do.
+    score: u64,
+    place: u32,
+    bound: bool,
+}
 
-impl Iterator for Ranking {
+impl Entry {
+    fn scored(self, score: f64, bound: bool) -> Entry {
+        Entry { score: score.max(0.0).to_bits(), bound, ..self }
+    }
+}
+
+impl Iterator for Ranking<'_> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
@@ -229,7 +238,13 @@ impl Iterator for Ranking {
                     _ => (place < *len).then_some(place),
                 }
             }
-            Ranking::Scored(heap) => heap.pop().map(|Reverse((_, _, place))| place as usize),
+            Ranking::Scored { heap, exact } => loop {
+                let Reverse(entry) = heap.pop()?;
+                if !entry.bound {
+                    return Some(entry.place as usize);
+                }
+                heap.push(Reverse(entry.scored(exact(entry.place as usize), false)));
+            },
         }
     }
 }
@@ -249,57 +264,123 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// Ranks an order. `turn` is this request's place in the round.
-    pub fn ranking(&self, order: &Order, strategy: Strategy, turn: usize) -> Ranking {
+    pub fn ranking<'r>(&'r self, order: &'r Order, strategy: Strategy, turn: usize) -> Ranking<'r> {
         let len = order.ready.len();
         let turned = |start| Ranking::Turned { start, first_choice: order.first_choice, len, next: 0 };
         match strategy {
             Strategy::Priority => turned(0),
             Strategy::RoundRobin => turned(turn % order.first_choice.max(1)),
             Strategy::LeastUsed => {
-                let mut of_provider: HashMap<u16, f64, SlotHash> = HashMap::default();
-                self.scored(order, |at| {
-                    let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
-                    if !model.limits.max.is_empty() || provider.limits_scope == LimitsScope::Model {
-                        return self.least_fill(provider, model);
-                    }
-                    // Its models share the limits of their provider.
-                    *of_provider.entry(at.provider).or_insert_with(|| self.least_fill(provider, model))
-                })
+                let exact = |place: usize| {
+                    let at = order.ready[place];
+                    self.least_fill(self.catalog.provider(at), Some(self.catalog.model(at)))
+                };
+                let of_provider = |provider: &'r Provider| self.provider_fill(provider);
+                self.scored(order, of_provider, |fill, at| (*fill, self.has_own_limits(at)), exact)
             }
             Strategy::Fastest => {
-                let mut of_provider = HashMap::<u16, _, SlotHash>::default();
-                self.scored(order, |at| {
-                    let slot = self.catalog.provider(at).slot;
-                    let speeds = &self.live.speeds;
-                    of_provider
-                        .entry(at.provider)
-                        .or_insert_with(|| speeds.of_provider(slot, self.ask.answer, self.now))
-                        .of_model(self.catalog.model(at).slot, self.ask.answer, self.now)
-                })
+                let (answer, now) = (self.ask.answer, self.now);
+                let of_provider =
+                    |provider: &'r Provider| self.live.speeds.of_provider(provider.slot, answer, now);
+                let score = |speed: &ProviderSpeed<'_>, at| {
+                    (speed.of_model(self.catalog.model(at).slot, answer, now), false)
+                };
+                self.scored(order, of_provider, score, |_| 0.0)
             }
         }
     }
 
-    fn scored(&self, order: &Order, mut score: impl FnMut(ModelIx) -> f64) -> Ranking {
-        let scores = order.ready.iter().enumerate().map(|(place, at)| {
-            Reverse((place >= order.first_choice, score(*at).max(0.0).to_bits(), place as u32))
+    /// Ranks by a score that is worked out from something common to the models of a provider; it may be a lower bound.
+    /// Providers that cannot be called as a whole are left out.
+    fn scored<'r, T>(
+        &'r self,
+        order: &'r Order,
+        of_provider: impl Fn(&'r Provider) -> T,
+        score: impl Fn(&T, ModelIx) -> (f64, bool),
+        exact: impl Fn(usize) -> f64 + 'r,
+    ) -> Ranking<'r> {
+        let mut common: Vec<Option<Option<T>>> = Vec::new();
+        common.resize_with(self.catalog.providers.len(), || None);
+        let entries = order.ready.iter().enumerate().filter_map(|(place, at)| {
+            let provider = self.catalog.provider(*at);
+            let common = common[usize::from(at.provider)].get_or_insert_with(|| {
+                self.provider_obstacle(provider).is_none().then(|| of_provider(provider))
+            });
+            let (score, bound) = score(common.as_ref()?, *at);
+            let last_resort = place >= order.first_choice;
+            let entry = Entry { last_resort, score: 0, place: place as u32, bound };
+            Some(Reverse(entry.scored(score, bound)))
         });
-        Ranking::Scored(scores.collect())
+        Ranking::Scored { heap: entries.collect(), exact: Box::new(exact) }
     }
 
-    /// The used fraction of the limits of the key that has most left; 1 when no key can be used.
-    fn least_fill(&self, provider: &Provider, model: &Model) -> f64 {
-        if provider.limits.max.is_empty() && model.limits.max.is_empty() {
-            return 0.0;
+    fn has_own_limits(&self, at: ModelIx) -> bool {
+        !self.catalog.model(at).limits.max.is_empty()
+            || self.catalog.provider(at).limits_scope == LimitsScope::Model
+    }
+
+    /// The used fraction of the limits that a provider's models share, from memory while nothing has changed.
+    fn provider_fill(&self, provider: &Provider) -> f64 {
+        let work_out = || match provider.limits_scope {
+            LimitsScope::Model => 0.0,
+            LimitsScope::Key | LimitsScope::Account => self.least_fill(provider, None),
+        };
+        if provider.limits.max.is_empty() {
+            0.0
+        } else {
+            self.live.fills.get(provider.slot, self.now, work_out)
         }
+    }
+
+    /// The used fraction of the limits of the key that has most left; 1 when no key can be used. Without a model, only
+    /// the provider's own limits count.
+    fn least_fill(&self, provider: &Provider, model: Option<&Model>) -> f64 {
         let usable = |key: &&Key| {
             self.live
                 .benches
                 .blocking(&[Scope::Key(key.slot), Scope::Account(key.account)], self.now)
                 .is_none()
         };
-        let fill = |key: &Key| self.live.ledger.fill(&Claims::of_call(provider, key, model), self.now);
-        provider.keys.iter().filter(usable).map(fill).min_by(f64::total_cmp).unwrap_or(1.0)
+        let fill = |key: &Key| {
+            let claims = Claims::of_call(provider, key, model.or(provider.models.first())?);
+            let counted = if model.is_some() { &claims[..] } else { &claims[..1] };
+            Some(self.live.ledger.fill(counted, self.now))
+        };
+        provider.keys.iter().filter(usable).filter_map(fill).min_by(f64::total_cmp).unwrap_or(1.0)
+    }
+
+    /// What keeps every model of a provider from being called.
+    fn provider_obstacle(&self, provider: &Provider) -> Option<Obstacle> {
+        let scope = Scope::Provider(provider.slot);
+        if let Some(bench) = self.live.benches.blocking(&[scope], self.now) {
+            return Some(Obstacle::Benched(*bench));
+        }
+        if self.out.contains(&scope) {
+            return Some(Obstacle::Tried);
+        }
+        (!provider.local && !self.live.network.admits(self.now)).then_some(Obstacle::Offline)
+    }
+
+    /// The best place of a ranking that can be called now, among those that are allowed.
+    pub fn first(
+        &self,
+        order: &Order,
+        ranking: Ranking<'_>,
+        allowed: impl Fn(&ModelIx) -> bool,
+    ) -> Option<(ModelIx, usize)> {
+        // Models of one provider often stand together: what keeps all of them is found out once.
+        let mut closed = None;
+        for at in ranking.filter_map(|place| order.ready.get(place)).filter(|at| allowed(at)) {
+            if closed == Some(at.provider) {
+                continue;
+            }
+            if self.provider_obstacle(self.catalog.provider(*at)).is_some() {
+                closed = Some(at.provider);
+            } else if let Ok(key) = self.key_for(*at) {
+                return Some((*at, key));
+            }
+        }
+        None
     }
 
     /// The key to call a model with, or why it cannot be called.
@@ -337,15 +418,15 @@ impl View<'_> {
     }
 
     fn model_obstacle(&self, provider: &Provider, model: &Model) -> Option<Obstacle> {
-        let scopes = [Scope::Provider(provider.slot), Scope::Model(model.slot)];
-        if let Some(bench) = self.live.benches.blocking(&scopes, self.now) {
+        if let Some(obstacle) = self.provider_obstacle(provider) {
+            return Some(obstacle);
+        }
+        let scope = Scope::Model(model.slot);
+        if let Some(bench) = self.live.benches.blocking(&[scope], self.now) {
             return Some(Obstacle::Benched(*bench));
         }
-        if scopes.iter().any(|scope| self.out.contains(scope)) {
+        if self.out.contains(&scope) {
             return Some(Obstacle::Tried);
-        }
-        if !provider.local && !self.live.network.admits(self.now) {
-            return Some(Obstacle::Offline);
         }
         let learned = self.live.lessons.window(model.slot, self.now);
         let window = model.context.into_iter().chain(learned).min()?;
@@ -470,6 +551,7 @@ mod tests {
         let reservation = live.ledger.reserve_anyway(&claims, &want, NOW);
         live.ledger.settle(reservation, crate::quota::Spent::default(), NOW);
         live.key_used(provider.slot, key);
+        live.fills.forget(provider.slot);
         Ok(key)
     }
 
