@@ -47,9 +47,10 @@ struct Job {
 }
 
 /// Every job.
-const JOBS: [Job; 2] = [
+const JOBS: [Job; 3] = [
     Job { name: "watch files", period: Duration::from_secs(5), run: watch_files },
     Job { name: "discover models", period: Duration::from_secs(60), run: discover_models },
+    Job { name: "close idle connections", period: Duration::from_secs(60), run: close_idle },
 ];
 
 /// What jobs remember from one run to the next.
@@ -137,6 +138,11 @@ fn watch_files(gateway: &Arc<Gateway>, memory: &mut Memory) {
         memory.files = now;
         reload(gateway, "one of them changed");
     }
+}
+
+/// Closes connections to upstreams that nobody has used for a while.
+fn close_idle(gateway: &Arc<Gateway>, _: &mut Memory) {
+    gateway.client.close_idle();
 }
 
 /// Fetches model lists that are missing or old, on a thread of its own.

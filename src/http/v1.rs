@@ -14,7 +14,8 @@ use crate::catalog::listing::listing;
 use crate::catalog::settings::Strategy;
 use crate::relay::outlet::{Outlet, Sink};
 use crate::relay::route_info::RouteInfo;
-use crate::relay::turn::{self, Controls, Operation, Request};
+use crate::relay::story;
+use crate::relay::turn::{Controls, Operation, Request};
 use crate::wire::body::Body;
 use crate::wire::chat::ChatFacts;
 use crate::wire::embeddings::EmbeddingFacts;
@@ -53,7 +54,7 @@ fn inference(visit: &Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiE
         let request = Request { id, client, body, operation, controls, arrived };
         Next::Work(Box::new(move |responder| {
             let cut = Arc::clone(responder.cut());
-            turn::run(&gateway, request, Outlet::new(Box::new(Surface::new(responder))), &cut);
+            story::tell(&gateway, request, Outlet::new(Box::new(Surface::new(responder))), &cut);
         }))
     };
     Admission::Body(terms, Box::new(then))

@@ -4,6 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::books::Books;
+use super::story::served;
 use super::stream::{Relay, Streamed};
 use super::turn::{Operation, Turn};
 use crate::base::clock;
@@ -44,7 +46,7 @@ pub struct Attempted {
 }
 
 pub enum Ending {
-    /// The client has its answer.
+    /// The client has its answer, and the books are closed.
     Served,
     ClientLeft,
     Fault(Fault),
@@ -56,14 +58,14 @@ pub enum Ending {
     NoAnswer(NoAnswer),
 }
 
-/// Makes the call with `body`. `top_up` is told of a stream's output tokens as they accumulate.
+/// Makes the call with `body`. An answer that is served closes the books before its last byte leaves.
 pub fn make(
     turn: &Rc<Turn>,
     client: &Client,
     target: &Target<'_>,
     body: &[u8],
     cut: &Arc<Cut>,
-    top_up: &mut dyn FnMut(u64),
+    books: &mut Books<'_>,
 ) -> Attempted {
     let watch = Watch::new((clock::instant() + target.first_byte).min(target.budget_ends));
     let stream = turn.streams();
@@ -93,9 +95,9 @@ pub fn make(
     let (ending, usage) = if !(200..300).contains(&reply.status) {
         (read_error(&mut reply, target, &watch), None)
     } else if stream {
-        pass_stream(turn, target, &mut reply, &watch, top_up)
+        pass_stream(turn, target, &mut reply, &headers, &watch, books)
     } else {
-        read_whole(turn, target, &mut reply, &watch)
+        read_whole(turn, target, &mut reply, &headers, &watch, books)
     };
     Attempted { ending, headers, usage }
 }
@@ -115,25 +117,39 @@ fn pass_stream(
     turn: &Rc<Turn>,
     target: &Target<'_>,
     reply: &mut Reply,
+    headers: &Headers,
     watch: &Rc<Watch>,
-    top_up: &mut dyn FnMut(u64),
+    books: &mut Books<'_>,
 ) -> (Ending, Option<Usage>) {
     let idle = Duration::from_millis(target.provider.timeouts.idle_ms);
-    let mut relay = Relay::new(turn, watch, idle, shape(turn, target.model, turn.include_usage()));
-    let streamed = relay.run(reply, top_up);
-    let usage = Some(relay.usage());
-    match streamed {
-        Streamed::Served => (Ending::Served, usage),
-        Streamed::ClientLeft => (Ending::ClientLeft, usage),
-        Streamed::Fault(fault) => (Ending::Fault(fault), usage),
-        Streamed::Failed(body) => (Ending::ErrorInAnswer(body), usage),
-        Streamed::Empty => (Ending::NoAnswer(NoAnswer::Empty), usage),
-        Streamed::Other(body) => stream_of_whole(turn, target, &body),
-    }
+    let mut relay =
+        Relay::new(turn, watch, idle, target.budget_ends, shape(turn, target.model, turn.include_usage()));
+    let streamed = relay.run(reply, books);
+    let usage = relay.usage();
+    let ending = match streamed {
+        Streamed::Whole(frames) => {
+            books.served(served(headers, target, turn.prompt_tokens), usage);
+            turn.finish(&frames);
+            relay.drain(reply);
+            Ending::Served
+        }
+        Streamed::ClientLeft => Ending::ClientLeft,
+        Streamed::Fault(fault) => Ending::Fault(fault),
+        Streamed::Failed(body) => Ending::ErrorInAnswer(body),
+        Streamed::Empty => Ending::NoAnswer(NoAnswer::Empty),
+        Streamed::Other(body) => return stream_of_whole(turn, target, &body, headers, books),
+    };
+    (ending, Some(usage))
 }
 
 /// A stream was asked for and a whole answer came: the client gets a stream all the same.
-fn stream_of_whole(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Option<Usage>) {
+fn stream_of_whole(
+    turn: &Turn,
+    target: &Target<'_>,
+    body: &[u8],
+    headers: &Headers,
+    books: &mut Books<'_>,
+) -> (Ending, Option<Usage>) {
     let checked = match completion::check(body, fallback(turn, target.model)) {
         Ok(checked) => checked,
         Err(no) => return (refused(no.why), no.usage),
@@ -145,12 +161,20 @@ fn stream_of_whole(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Op
     {
         return (Ending::NoAnswer(NoAnswer::WrongShape), Some(usage));
     }
+    books.served(served(headers, target, turn.prompt_tokens), usage);
     turn.finish(&frames);
-    (if turn.client_left() { Ending::ClientLeft } else { Ending::Served }, Some(usage))
+    (Ending::Served, Some(usage))
 }
 
 /// Reads a whole answer, judges it, and sends it.
-fn read_whole(turn: &Turn, target: &Target<'_>, reply: &mut Reply, watch: &Watch) -> (Ending, Option<Usage>) {
+fn read_whole(
+    turn: &Turn,
+    target: &Target<'_>,
+    reply: &mut Reply,
+    headers: &Headers,
+    watch: &Watch,
+    books: &mut Books<'_>,
+) -> (Ending, Option<Usage>) {
     watch.set_phase(Phase::Stream);
     let total = Duration::from_millis(target.provider.timeouts.total_ms);
     watch.set_deadline((clock::instant() + total).min(target.budget_ends));
@@ -158,29 +182,38 @@ fn read_whole(turn: &Turn, target: &Target<'_>, reply: &mut Reply, watch: &Watch
         Ok(body) => body,
         Err(fault) => return (Ending::Fault(fault), None),
     };
-    match turn.operation() {
+    let whole = match turn.operation() {
         Operation::Chat(_) if sniff(&body) == Sniffed::Events => whole_of_stream(turn, target, &body),
         Operation::Chat(_) => match completion::check(&body, fallback(turn, target.model)) {
             Ok(checked) => {
-                let usage = checked
-                    .usage
-                    .unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, &checked.output));
-                send_whole(turn, checked.body, usage)
+                let estimate = || tokens::estimated_usage(turn.prompt_tokens, &checked.output);
+                Ok((checked.body, checked.usage.unwrap_or_else(estimate)))
             }
-            Err(no) => (refused(no.why), no.usage),
+            Err(no) => Err((refused(no.why), no.usage)),
         },
         Operation::Embeddings(facts) => match embeddings::check(&body, facts.inputs, &target.model.id) {
             Ok(checked) => {
-                let usage = checked.usage.unwrap_or_else(|| Usage::estimate(turn.prompt_tokens, 0));
-                send_whole(turn, checked.body, usage)
+                Ok((checked.body, checked.usage.unwrap_or_else(|| Usage::estimate(turn.prompt_tokens, 0))))
             }
-            Err(no) => (refused(no.why), no.usage),
+            Err(no) => Err((refused(no.why), no.usage)),
         },
+    };
+    match whole {
+        Ok((body, usage)) => {
+            books.served(served(headers, target, turn.prompt_tokens), usage);
+            turn.send_whole(body, usage.estimated);
+            (Ending::Served, Some(usage))
+        }
+        Err(no_answer) => no_answer,
     }
 }
 
 /// A whole answer was asked for and a stream came: the client gets a whole answer all the same.
-fn whole_of_stream(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Option<Usage>) {
+fn whole_of_stream(
+    turn: &Turn,
+    target: &Target<'_>,
+    body: &[u8],
+) -> Result<(Vec<u8>, Usage), (Ending, Option<Usage>)> {
     let (mut decoder, mut shaper) =
         (sse::Decoder::new(), chunk::ChunkShaper::new(shape(turn, target.model, true)));
     let mut frames = Vec::new();
@@ -191,24 +224,19 @@ fn whole_of_stream(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Op
             sse::SseItem::Data(data) => shaper.data(data, &mut frames),
             sse::SseItem::Error(data) => shaper.error(data),
             sse::SseItem::Comment => continue,
-            sse::SseItem::TooLong => return (Ending::NoAnswer(NoAnswer::NotJson), shaper.usage()),
+            sse::SseItem::TooLong => return Err((Ending::NoAnswer(NoAnswer::NotJson), shaper.usage())),
         };
         if let chunk::Step::Failed(error) = step {
-            return (Ending::ErrorInAnswer(error), shaper.usage());
+            return Err((Ending::ErrorInAnswer(error), shaper.usage()));
         }
     }
     let usage =
         shaper.usage().unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, shaper.output()));
     match shaper.end(usage, &mut frames) {
-        End::Complete => send_whole(turn, fold(&frames), usage),
-        End::Empty => (Ending::NoAnswer(NoAnswer::Empty), Some(usage)),
-        End::Truncated => (Ending::NoAnswer(NoAnswer::NotJson), Some(usage)),
+        End::Complete => Ok((fold(&frames), usage)),
+        End::Empty => Err((Ending::NoAnswer(NoAnswer::Empty), Some(usage))),
+        End::Truncated => Err((Ending::NoAnswer(NoAnswer::NotJson), Some(usage))),
     }
-}
-
-fn send_whole(turn: &Turn, body: Vec<u8>, usage: Usage) -> (Ending, Option<Usage>) {
-    turn.send_whole(body, usage.estimated);
-    (if turn.client_left() { Ending::ClientLeft } else { Ending::Served }, Some(usage))
 }
 
 fn refused(why: Why) -> Ending {

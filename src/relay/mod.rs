@@ -1,9 +1,11 @@
 //! The story of one request: resolved, planned, admitted, called, relayed, recorded. One attempt loop serves every
 //! surface; a surface only translates in and out.
 pub mod attempt;
+pub mod books;
 pub mod gateway;
 pub mod outlet;
 pub mod record;
 pub mod route_info;
+pub mod story;
 pub mod stream;
 pub mod turn;

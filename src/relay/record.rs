@@ -6,11 +6,13 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::gateway::Gateway;
-use super::turn::{Operation, Told, Turn};
+use super::story::With;
+use super::turn::{Operation, Turn};
 use crate::base::clock;
 use crate::catalog::load::Snapshot;
-use crate::route::failover::Hop;
+use crate::route::failover::{Failover, Hop};
 use crate::store::{Row, RowKind, RowOutcome};
+use crate::wire::usage::Usage;
 
 /// Turns kept in memory.
 const TURNS_MAX: usize = 500;
@@ -59,48 +61,53 @@ pub struct AttemptRecord {
 }
 
 /// What a finished turn adds to what the [`Turn`] itself knows.
-pub struct Facts {
-    pub id: String,
-    pub client: Option<Arc<str>>,
-    pub requested: String,
-    pub resolution: String,
-    pub told: Told,
+pub struct Facts<'a> {
+    pub id: &'a str,
+    pub client: Option<&'a Arc<str>>,
+    pub requested: &'a str,
+    pub resolution: &'a str,
+    /// What the client sees; 499 when it left first.
+    pub status: u16,
+    /// `error.code` of what the client is told instead of an answer.
+    pub error: Option<&'a str>,
+    pub failover: Option<&'a Failover>,
+    /// With whom the last attempt was made.
+    pub with: Option<With>,
+    pub usage: Usage,
 }
 
 /// Keeps a finished turn: counted, in the log, as a row, and as a line for who watches.
-pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: Facts) {
-    let Facts { id, client, requested, resolution, told } = facts;
+pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'_>) {
     let now = clock::now();
-    let served = told.served.map(|served| {
-        let provider = snapshot.catalog.provider(served.at);
-        (provider, snapshot.catalog.model(served.at), &provider.keys[served.key])
+    let served = facts.with.map(|with| {
+        let provider = snapshot.catalog.provider(with.at);
+        (provider, snapshot.catalog.model(with.at), &provider.keys[with.key])
     });
-    let hops = told.failover.as_ref().map_or(&[][..], |failover| failover.hops());
-    let usage = told.usage.unwrap_or_default();
+    let hops = facts.failover.map_or(&[][..], |failover| failover.hops());
     let record = TurnRecord {
-        id,
+        id: facts.id.to_owned(),
         at: turn.arrived.wall_ms,
         operation: match turn.operation() {
             Operation::Chat(_) => "chat",
             Operation::Embeddings(_) => "embeddings",
         },
-        client,
-        requested_model: requested,
-        resolution,
+        client: facts.client.cloned(),
+        requested_model: facts.requested.to_owned(),
+        resolution: facts.resolution.to_owned(),
         provider_id: served.map(|(provider, ..)| Arc::clone(&provider.id)),
         model_id: served.map(|(_, model, _)| Arc::clone(&model.id)),
         key_id: served.map(|(.., key)| Arc::clone(&key.id)),
         attempts: hops.iter().map(|hop| attempt_record(snapshot, hop)).collect(),
-        status: told.status,
+        status: facts.status,
         ms: now.mono_ms.saturating_sub(turn.arrived.mono_ms),
         first_token_ms: turn.first_token().map(|at| at.mono_ms.saturating_sub(turn.arrived.mono_ms)),
-        tokens_in: usage.prompt,
-        tokens_out: usage.completion,
-        estimated: usage.estimated,
+        tokens_in: facts.usage.prompt,
+        tokens_out: facts.usage.completion,
+        estimated: facts.usage.estimated,
         stream: turn.streams(),
-        error: told.error,
+        error: facts.error.map(str::to_owned),
     };
-    let calls = told.failover.as_ref().map_or(0, |failover| failover.calls());
+    let calls = facts.failover.map_or(0, |failover| failover.calls());
     gateway.counts.count(record.status == 200 && record.error.is_none());
     gateway.store.row(row(
         &record,

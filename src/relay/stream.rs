@@ -3,8 +3,9 @@
 //!
 //! The gate: frames are held until the first that is part of an answer. Until then any failure can move on to somebody
 //! else without the client noticing; after it none can.
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::books::Books;
 use super::turn::Turn;
 use crate::base::clock;
 use crate::context::tokens;
@@ -19,6 +20,8 @@ use crate::wire::usage::Usage;
 const GRACE: Duration = Duration::from_millis(1_500);
 /// How long the end of the connection's current answer is waited for, so that the connection can be used again.
 const DRAIN: Duration = Duration::from_millis(100);
+/// More than this after the end is no end.
+const DRAIN_BYTES: usize = 64;
 /// Bytes read at a time.
 const PIECE_BYTES: usize = 4 * 1024;
 /// A reservation is topped up whenever so many further tokens came.
@@ -28,8 +31,8 @@ const SNIFF_BYTES_MAX: usize = 4 * 1024;
 
 /// How an upstream's answer to a stream request ended.
 pub enum Streamed {
-    /// The client has all of it.
-    Served,
+    /// The answer is whole; these are its last frames, which the client has not got yet.
+    Whole(Vec<u8>),
     ClientLeft,
     Fault(Fault),
     /// The upstream said under 200 that it failed.
@@ -45,6 +48,8 @@ pub struct Relay<'t> {
     turn: &'t Turn,
     watch: &'t Watch,
     idle: Duration,
+    /// When the turn has to have committed.
+    budget_ends: Instant,
     shaper: ChunkShaper,
     decoder: Decoder,
     /// Shaped frames that have not left.
@@ -55,12 +60,19 @@ pub struct Relay<'t> {
 }
 
 impl<'t> Relay<'t> {
-    /// `idle` is the longest wait between data events.
-    pub fn new(turn: &'t Turn, watch: &'t Watch, idle: Duration, options: ShapeOptions) -> Relay<'t> {
+    /// `idle` is the longest wait between data events; the first part of the answer must come before `budget_ends`.
+    pub fn new(
+        turn: &'t Turn,
+        watch: &'t Watch,
+        idle: Duration,
+        budget_ends: Instant,
+        options: ShapeOptions,
+    ) -> Relay<'t> {
         Relay {
             turn,
             watch,
             idle,
+            budget_ends,
             shaper: ChunkShaper::new(options),
             decoder: Decoder::new(),
             held: Vec::new(),
@@ -70,8 +82,8 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// Passes the whole stream on. `top_up` is told of output tokens as they accumulate.
-    pub fn run(&mut self, reply: &mut Reply, top_up: &mut dyn FnMut(u64)) -> Streamed {
+    /// Passes the stream on, all but its last frames.
+    pub fn run(&mut self, reply: &mut Reply, books: &mut Books<'_>) -> Streamed {
         let mut piece = vec![0; PIECE_BYTES];
         let mut first = Vec::new();
         let mut is_events = false;
@@ -101,7 +113,7 @@ impl<'t> Relay<'t> {
             let failed = self.take_items();
             // What came before a failure counts as sent, however the network cut it up: the end of an answer must not
             // depend on whether it shared a packet with its beginning.
-            self.pass(top_up);
+            self.pass(books);
             if let Some(failed) = failed {
                 return failed;
             }
@@ -109,11 +121,7 @@ impl<'t> Relay<'t> {
                 return Streamed::ClientLeft;
             }
             if self.done || count == 0 {
-                let ended = self.end();
-                if count > 0 && matches!(ended, Streamed::Served) {
-                    self.drain(reply, &mut piece);
-                }
-                return ended;
+                return self.end();
             }
         }
     }
@@ -164,15 +172,19 @@ impl<'t> Relay<'t> {
         }
         if alive {
             self.watch.set_phase(Phase::Stream);
-            self.watch.set_deadline(clock::instant() + if self.finished { GRACE } else { self.idle });
+            let by = clock::instant() + if self.finished { GRACE } else { self.idle };
+            self.watch.set_deadline(if self.shaper.is_answer() { by } else { by.min(self.budget_ends) });
         }
         failed
     }
 
     /// Sends what may leave.
-    fn pass(&mut self, top_up: &mut dyn FnMut(u64)) {
+    fn pass(&mut self, books: &mut Books<'_>) {
         if self.held.is_empty() || !self.shaper.is_answer() {
             return;
+        }
+        if !self.turn.committed() {
+            books.committed();
         }
         self.turn.commit(&self.held);
         self.held.clear();
@@ -180,16 +192,13 @@ impl<'t> Relay<'t> {
         let tokens = self.estimate().completion;
         if tokens >= self.topped_up_tokens + TOP_UP_TOKENS {
             self.topped_up_tokens = tokens;
-            top_up(tokens);
+            books.top_up(tokens);
         }
     }
 
     fn end(&mut self) -> Streamed {
         match self.shaper.end(self.estimate(), &mut self.held) {
-            End::Complete => {
-                self.turn.finish(&self.held);
-                if self.turn.client_left() { Streamed::ClientLeft } else { Streamed::Served }
-            }
+            End::Complete => Streamed::Whole(std::mem::take(&mut self.held)),
             End::Empty => Streamed::Empty,
             End::Truncated => self.fault(Fault {
                 phase: Phase::Stream,
@@ -217,10 +226,10 @@ impl<'t> Relay<'t> {
     }
 
     /// Reads the end of the answer, so that the connection can carry the next one.
-    fn drain(&self, reply: &mut Reply, piece: &mut [u8]) {
+    pub fn drain(&self, reply: &mut Reply) {
         self.watch.set_pulse(None);
         self.watch.set_deadline(clock::instant() + DRAIN);
         // Whatever comes or fails now is of no interest: the connection is closed unless this is its clean end.
-        let _ = reply.body.read(piece);
+        let _ = reply.body.read(&mut [0; DRAIN_BYTES]);
     }
 }

@@ -294,6 +294,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::row::sample;
+    use std::time::Instant;
+
     use super::*;
     use crate::base::rng::Rng;
 

@@ -1,0 +1,56 @@
+//! The books of one attempt: its reservation, and what failover and the log are told of it.
+//!
+//! They are closed before the last byte of an answer leaves, so that whoever asks right after it finds the counters
+//! settled and the turn recorded.
+use super::gateway::Gateway;
+use crate::base::clock;
+use crate::catalog::Catalog;
+use crate::quota::Spent;
+use crate::route::failover::{Attempt, Failover, Report};
+use crate::route::outcome::Outcome;
+use crate::wire::usage::Usage;
+
+pub struct Books<'a> {
+    pub gateway: &'a Gateway,
+    pub catalog: &'a Catalog,
+    pub failover: &'a mut Failover,
+    /// Taken when the books are closed.
+    pub attempt: Option<Attempt>,
+    /// Whether the request has a top-level field of that name.
+    pub has_field: &'a dyn Fn(&str) -> bool,
+    /// Records a turn that is about to be served.
+    pub on_served: &'a dyn Fn(&Failover, Usage),
+}
+
+impl Books<'_> {
+    /// The first part of the answer is there.
+    pub fn committed(&mut self) {
+        if let Some(attempt) = &mut self.attempt {
+            self.failover.committed(self.catalog, &mut self.gateway.live.lock(), attempt, clock::now());
+        }
+    }
+
+    /// A stream has grown to so many tokens of output.
+    pub fn top_up(&mut self, tokens: u64) {
+        if let Some(attempt) = &mut self.attempt {
+            self.gateway.live.lock().ledger.top_up(&mut attempt.reservation, tokens);
+        }
+    }
+
+    /// The answer is whole, and about to leave.
+    pub fn served(&mut self, outcome: Outcome, usage: Usage) {
+        self.close(
+            outcome,
+            Spent { prompt_tokens: usage.prompt, output_tokens: usage.completion, ..Spent::default() },
+        );
+        (self.on_served)(self.failover, usage);
+    }
+
+    /// The attempt has ended. Does nothing when the books are closed already.
+    pub fn close(&mut self, outcome: Outcome, spent: Spent) {
+        if let Some(attempt) = self.attempt.take() {
+            let report = Report { attempt, outcome, spent, has_field: self.has_field };
+            self.failover.report(self.catalog, &mut self.gateway.live.lock(), report, clock::now());
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The story of one turn, from an admitted request to a recorded answer: resolve, order, then attempt after attempt
+//! until somebody serves, nobody is left, or the client is gone. The one attempt loop, for all surfaces.
+//!
+//! Locks on live state are taken between I/O only, and never while another lock is held.
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::attempt::{self, Attempted, Ending, Target};
+use super::books::Books;
+use super::gateway::Gateway;
+use super::outlet::Outlet;
+use super::record;
+use super::turn::{Controls, Operation, Request, Turn};
+use crate::base::clock;
+use crate::base::text::Redactor;
+use crate::catalog::ModelIx;
+use crate::catalog::load::Snapshot;
+use crate::catalog::names::{How, Resolution};
+use crate::quota::Spent;
+use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next};
+use crate::route::outcome::{End, Outcome, Signal, classify};
+use crate::route::plan::{Ask, Order};
+use crate::route::terminal;
+use crate::route::verdict::Policy;
+use crate::upstream::adapt;
+use crate::upstream::cut::Cut;
+use crate::wire::body::Body;
+use crate::wire::error::ApiError;
+use crate::wire::exchange::Headers;
+use crate::wire::usage::Usage;
+
+/// Serves `request` into `outlet`. `cut` ends upstream calls when the client leaves.
+pub fn tell(gateway: &Gateway, request: Request, outlet: Outlet, cut: &Arc<Cut>) {
+    let snapshot = gateway.snapshot();
+    let Request { id, client, body, operation, controls, arrived } = request;
+    let ask = operation.ask();
+    let (model, models) = operation.asked();
+    let requested = if models.is_empty() { model.to_owned() } else { models.join(", ") };
+    let asked: &[String] = if models.is_empty() { &[model.to_owned()] } else { models };
+    let resolution = snapshot.names.resolve(&snapshot.catalog, &snapshot.settings, asked, ask.kind);
+    let turn = Turn::new(operation, arrived, outlet, &resolution.route, &snapshot.settings.stream);
+    let story = Story {
+        gateway,
+        snapshot: &snapshot,
+        turn: &Rc::new(turn),
+        id,
+        client,
+        body: &body,
+        ask,
+        resolution,
+        requested,
+        cut,
+    };
+    story.tell(&controls);
+}
+
+/// Everything that the attempts of one turn share.
+struct Story<'a> {
+    gateway: &'a Gateway,
+    snapshot: &'a Snapshot,
+    turn: &'a Rc<Turn>,
+    id: String,
+    client: Option<Arc<str>>,
+    body: &'a Body,
+    ask: Ask,
+    resolution: Resolution,
+    requested: String,
+    cut: &'a Arc<Cut>,
+}
+
+/// With whom an attempt was made.
+#[derive(Clone, Copy)]
+pub struct With {
+    pub at: ModelIx,
+    /// Place in the provider's key pool.
+    pub key: usize,
+}
+
+/// The status, known from nginx, of a request whose client closed the connection before it was answered.
+const CLIENT_CLOSED: u16 = 499;
+/// Its `error.code`, for the log; no client sees it.
+const CLIENT_CLOSED_CODE: &str = "client_closed_request";
+
+impl Story<'_> {
+    fn tell(&self, controls: &Controls) {
+        if terminal::is_unmatched(&self.resolution) {
+            let error = terminal::unmatched(&self.resolution, &self.requested);
+            return self.refuse(&error, None, None, None);
+        }
+        let mut failover = self.failover(controls);
+        let wait_ends = clock::instant() + Duration::from_millis(controls.wait_ms);
+        loop {
+            let next = failover.next(&self.snapshot.catalog, &mut self.gateway.live.lock(), clock::now());
+            let dead = match next {
+                Next::Try(attempt) => match self.attempt(&mut failover, attempt) {
+                    Told::More => continue,
+                    Told::All => return,
+                },
+                Next::GiveUp(dead) => dead,
+            };
+            if dead.end != DeadEnd::Blocked || !self.wait_for(&dead, wait_ends) {
+                return self.give_up(&failover, &dead);
+            }
+        }
+    }
+
+    fn asked(&self) -> terminal::Asked<'_> {
+        let (catalog, redactor) = (&self.snapshot.catalog, &self.snapshot.redactor);
+        terminal::Asked { catalog, resolution: &self.resolution, model: &self.requested, redactor }
+    }
+
+    fn failover(&self, controls: &Controls) -> Failover {
+        let (catalog, settings) = (&self.snapshot.catalog, &self.snapshot.settings);
+        let mut policy = Policy::new(settings);
+        if let Some(own) = controls.max_attempts {
+            policy.max_attempts = policy.max_attempts.min(own);
+        }
+        let manner = Manner {
+            route: &self.resolution.route,
+            strategy: controls.strategy.or(self.resolution.strategy).unwrap_or(settings.strategy),
+            keep_order: self.resolution.keep_order,
+            pinned: self.resolution.how == How::Pin,
+        };
+        let mut live = self.gateway.live.lock();
+        let order: Arc<Order> =
+            live.orders.get(self.snapshot.id, catalog, &self.resolution, self.ask.needed());
+        Failover::new(order, self.ask, policy, &manner, &mut live, clock::now())
+    }
+
+    /// Makes one attempt.
+    fn attempt(&self, failover: &mut Failover, attempt: Attempt) -> Told {
+        let catalog = &self.snapshot.catalog;
+        let (provider, model) = (catalog.provider(attempt.at), catalog.model(attempt.at));
+        let with = With { at: attempt.at, key: attempt.key };
+        self.turn.note(|info| {
+            (info.provider, info.model) = (Some(Arc::clone(&provider.id)), Some(Arc::clone(&model.id)));
+            info.attempts = attempt.number;
+        });
+        let adapted = match self.turn.operation() {
+            Operation::Chat(facts) => adapt::adapt(self.body, facts, provider, model, &attempt.drops),
+            Operation::Embeddings(facts) => {
+                adapt::adapt_embeddings(self.body, facts, provider, model, &attempt.drops)
+            }
+        };
+        let adapted = match adapted {
+            Ok(adapted) => adapted,
+            Err(error) => {
+                self.gateway.live.lock().ledger.release(attempt.reservation);
+                self.refuse(&error, Some(failover), None, None);
+                return Told::All;
+            }
+        };
+        let budget_ms = attempt.deadline_ms.saturating_sub(clock::now().mono_ms);
+        let target = Target {
+            provider,
+            model,
+            key: &provider.keys[attempt.key],
+            first_byte: self.first_byte(provider.timeouts.first_byte_ms),
+            budget_ends: clock::instant() + Duration::from_millis(budget_ms),
+        };
+        let served =
+            |failover: &Failover, usage| self.record(200, None, Some(failover), Some(with), Some(usage));
+        let mut books = Books {
+            gateway: self.gateway,
+            catalog,
+            failover,
+            attempt: Some(attempt),
+            has_field: &|name| self.body.given(name).is_some(),
+            on_served: &served,
+        };
+        let attempted =
+            attempt::make(self.turn, &self.gateway.client, &target, &adapted, self.cut, &mut books);
+        let outcome = self.judge(&target, &attempted);
+        if matches!(attempted.ending, Ending::Served) {
+            return Told::All;
+        }
+        let left = matches!(outcome, Outcome::ClientLeft);
+        books.close(outcome, self.spent(&attempted));
+        if left {
+            let error = Some(CLIENT_CLOSED_CODE);
+            self.record(CLIENT_CLOSED, error, Some(failover), Some(with), attempted.usage);
+            return Told::All;
+        }
+        self.note_hop(failover);
+        if self.turn.committed() {
+            let error = broken_off(failover.hops().last());
+            self.refuse(&error, Some(failover), Some(with), attempted.usage);
+            return Told::All;
+        }
+        Told::More
+    }
+
+    fn first_byte(&self, provider_ms: u64) -> Duration {
+        let settings = &self.snapshot.settings;
+        // A provider that is known to be slow says so in its file, and keeps its own time.
+        let own = provider_ms != settings.timeout_ms;
+        let stream_ms = settings.stream_timeout_ms.filter(|_| self.turn.streams() && !own);
+        Duration::from_millis(stream_ms.unwrap_or(provider_ms))
+    }
+
+    fn judge(&self, target: &Target<'_>, attempted: &Attempted) -> Outcome {
+        let headers = &attempted.headers;
+        let left = self.turn.client_left() || self.cut.is_cut();
+        let end = match &attempted.ending {
+            Ending::Served => End::Served { headers },
+            Ending::ClientLeft => End::ClientLeft,
+            _ if left => End::ClientLeft,
+            Ending::Fault(fault) => End::Fault(fault),
+            Ending::Status { status, body } => End::Status { status: *status, headers, body },
+            Ending::ErrorInAnswer(body) => End::ErrorInAnswer { headers, body },
+            Ending::NoAnswer(what) => End::NoAnswer(*what),
+        };
+        let now = clock::now();
+        let clock_behind = now.wall_ms / 1000 < clock::built_s();
+        let signal =
+            Signal { provider: target.provider, prompt_tokens: self.ask.prompt_tokens, clock_behind, end };
+        classify(&signal, now)
+    }
+
+    /// What a call that was not served is charged with: what the upstream said, nothing when it refused, else the
+    /// prompt, which it may have read.
+    fn spent(&self, attempted: &Attempted) -> Spent {
+        let refused = matches!(attempted.ending, Ending::Status { .. } | Ending::ErrorInAnswer(_));
+        let unsaid = if refused { Usage::default() } else { Usage::estimate(self.ask.prompt_tokens, 0) };
+        let usage = attempted.usage.unwrap_or(unsaid);
+        Spent { prompt_tokens: usage.prompt, output_tokens: usage.completion, ..Spent::default() }
+    }
+
+    /// Adds the last failed hop to the trail, and to the log.
+    fn note_hop(&self, failover: &Failover) {
+        let Some(hop) = failover.hops().last() else { return };
+        let (provider, model) = (self.snapshot.catalog.provider(hop.at), self.snapshot.catalog.model(hop.at));
+        self.turn.note(|info| info.trail.push(format!("{}:{}", model.reference, hop.failure.cause)));
+        log::warn!(
+            "{} did not serve ({}, blame: {}) with key {} after {} ms: {}",
+            model.reference,
+            hop.failure.cause,
+            hop.failure.class.blame(),
+            provider.keys[hop.key].masked,
+            hop.took_ms,
+            self.snapshot.redactor.redact(&hop.failure.message),
+        );
+    }
+
+    fn give_up(&self, failover: &Failover, dead: &Dead) {
+        let last = failover.hops().last().map(|hop| With { at: hop.at, key: hop.key });
+        if dead.end == DeadEnd::ClientLeft || self.cut.is_cut() {
+            return self.record(CLIENT_CLOSED, Some(CLIENT_CLOSED_CODE), Some(failover), last, None);
+        }
+        let error = terminal::answer(dead, failover, &self.asked());
+        self.turn.note(|info| info.attempts = failover.calls());
+        self.refuse(&error, Some(failover), last, None);
+    }
+
+    /// Records the turn, then tells the client why it gets no answer, or no whole one.
+    fn refuse(
+        &self,
+        error: &ApiError,
+        failover: Option<&Failover>,
+        last: Option<With>,
+        usage: Option<Usage>,
+    ) {
+        self.record(error.status, Some(&error.code), failover, last, usage);
+        self.turn.refuse(&redacted(error, &self.snapshot.redactor));
+    }
+
+    fn record(
+        &self,
+        status: u16,
+        error: Option<&str>,
+        failover: Option<&Failover>,
+        with: Option<With>,
+        usage: Option<Usage>,
+    ) {
+        let facts = record::Facts {
+            id: &self.id,
+            client: self.client.as_ref(),
+            requested: &self.requested,
+            resolution: &self.resolution.route,
+            status,
+            error,
+            failover,
+            with,
+            usage: usage.unwrap_or_default(),
+        };
+        record::keep(self.gateway, self.snapshot, self.turn, &facts);
+    }
+
+    /// Holds the request until a candidate frees up, if that is soon enough for this client. False when it is not, and
+    /// when the client has left.
+    fn wait_for(&self, dead: &Dead, wait_ends: Instant) -> bool {
+        let Some(retry_in_ms) = dead.blocked.iter().filter_map(|blocked| blocked.retry_in_ms).min() else {
+            return false;
+        };
+        let ends = clock::instant() + Duration::from_millis(retry_in_ms) + WAIT_MARGIN;
+        if ends > wait_ends {
+            return false;
+        }
+        let Some(_held) = self.gateway.hold_one() else { return false };
+        while !self.cut.is_cut() {
+            let left = ends.saturating_duration_since(clock::instant());
+            if left.is_zero() {
+                return true;
+            }
+            self.cut.wait(left);
+        }
+        false
+    }
+}
+
+/// Whether a turn has come to its end.
+enum Told {
+    More,
+    All,
+}
+
+/// Benches and windows end a moment after the time that was read.
+const WAIT_MARGIN: Duration = Duration::from_millis(20);
+
+/// How an answer with these headers leaves the key and the model that served it.
+pub fn served(headers: &Headers, target: &Target<'_>, prompt_tokens: u64) -> Outcome {
+    let signal = Signal {
+        provider: target.provider,
+        prompt_tokens,
+        clock_behind: false,
+        end: End::Served { headers },
+    };
+    classify(&signal, clock::now())
+}
+
+/// What ends a stream whose upstream died after the commit.
+fn broken_off(hop: Option<&Hop>) -> ApiError {
+    let what = hop.map_or("its upstream failed", |hop| hop.failure.message.as_str());
+    ApiError::new(502, "upstream_error", format!("the answer broke off: {what}"))
+}
+
+/// Nothing that leaves the process holds a provider's key.
+fn redacted(error: &ApiError, redactor: &Redactor) -> ApiError {
+    let mut error = error.clone();
+    error.message = redactor.redact(&error.message).into_owned();
+    error.freeway.values_mut().for_each(|value| redact_value(redactor, value));
+    error
+}
+
+fn redact_value(redactor: &Redactor, value: &mut Value) {
+    match value {
+        Value::String(text) => *text = redactor.redact(text).into_owned(),
+        Value::Array(list) => list.iter_mut().for_each(|value| redact_value(redactor, value)),
+        Value::Object(members) => members.values_mut().for_each(|value| redact_value(redactor, value)),
+        _ => {}
+    }
+}
