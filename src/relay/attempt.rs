@@ -128,10 +128,13 @@ fn pass_stream(
     let usage = relay.usage();
     let ending = match streamed {
         Streamed::Whole(frames) => {
-            books.served(served(headers, target, turn.prompt_tokens), usage);
-            turn.finish(&frames);
-            relay.drain(reply);
-            Ending::Served
+            if books.served(served(headers, target, turn.prompt_tokens), usage) {
+                turn.finish(&frames);
+                relay.drain(reply);
+                Ending::Served
+            } else {
+                Ending::ClientLeft
+            }
         }
         Streamed::ClientLeft => Ending::ClientLeft,
         Streamed::Fault(fault) => Ending::Fault(fault),
@@ -161,7 +164,9 @@ fn stream_of_whole(
     {
         return (Ending::NoAnswer(NoAnswer::WrongShape), Some(usage));
     }
-    books.served(served(headers, target, turn.prompt_tokens), usage);
+    if !books.served(served(headers, target, turn.prompt_tokens), usage) {
+        return (Ending::ClientLeft, Some(usage));
+    }
     turn.finish(&frames);
     (Ending::Served, Some(usage))
 }
@@ -200,7 +205,9 @@ fn read_whole(
     };
     match whole {
         Ok((body, usage)) => {
-            books.served(served(headers, target, turn.prompt_tokens), usage);
+            if !books.served(served(headers, target, turn.prompt_tokens), usage) {
+                return (Ending::ClientLeft, Some(usage));
+            }
             turn.send_whole(body, usage.estimated);
             (Ending::Served, Some(usage))
         }

@@ -8,12 +8,15 @@ use crate::catalog::Catalog;
 use crate::quota::Spent;
 use crate::route::failover::{Attempt, Failover, Report};
 use crate::route::outcome::Outcome;
+use crate::upstream::cut::Cut;
 use crate::wire::usage::Usage;
 
 pub struct Books<'a> {
     pub gateway: &'a Gateway,
     pub catalog: &'a Catalog,
     pub failover: &'a mut Failover,
+    /// Tells whether the client has left.
+    pub cut: &'a Cut,
     /// Taken when the books are closed.
     pub attempt: Option<Attempt>,
     /// Whether the request has a top-level field of that name.
@@ -37,13 +40,18 @@ impl Books<'_> {
         }
     }
 
-    /// The answer is whole, and about to leave.
-    pub fn served(&mut self, outcome: Outcome, usage: Usage) {
+    /// The answer is whole, and about to leave. False when nobody is there to take it, and then nothing is booked.
+    #[must_use = "an answer without a client is not sent"]
+    pub fn served(&mut self, outcome: Outcome, usage: Usage) -> bool {
+        if self.cut.is_cut() {
+            return false;
+        }
         self.close(
             outcome,
             Spent { prompt_tokens: usage.prompt, output_tokens: usage.completion, ..Spent::default() },
         );
         (self.on_served)(self.failover, usage);
+        true
     }
 
     /// The attempt has ended. Does nothing when the books are closed already.

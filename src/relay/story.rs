@@ -92,7 +92,8 @@ impl Story<'_> {
         }
         let mut failover = self.failover(controls);
         let wait_ends = clock::instant() + Duration::from_millis(controls.wait_ms);
-        loop {
+        // A client may have left while its request waited for a worker.
+        while !self.cut.is_cut() {
             let next = failover.next(&self.snapshot.catalog, &mut self.gateway.live.lock(), clock::now());
             let dead = match next {
                 Next::Try(attempt) => match self.attempt(&mut failover, attempt) {
@@ -105,6 +106,7 @@ impl Story<'_> {
                 return self.give_up(&failover, &dead);
             }
         }
+        self.record(CLIENT_CLOSED, Some(CLIENT_CLOSED_CODE), Some(&failover), None, None);
     }
 
     fn asked(&self) -> terminal::Asked<'_> {
@@ -167,6 +169,7 @@ impl Story<'_> {
             gateway: self.gateway,
             catalog,
             failover,
+            cut: self.cut,
             attempt: Some(attempt),
             has_field: &|name| self.body.given(name).is_some(),
             on_served: &served,
@@ -177,7 +180,7 @@ impl Story<'_> {
         if matches!(attempted.ending, Ending::Served) {
             return Told::All;
         }
-        let left = matches!(outcome, Outcome::ClientLeft);
+        let left = matches!(outcome, Outcome::ClientLeft { .. });
         books.close(outcome, self.spent(&attempted));
         if left {
             let error = Some(CLIENT_CLOSED_CODE);
@@ -206,8 +209,9 @@ impl Story<'_> {
         let left = self.turn.client_left() || self.cut.is_cut();
         let end = match &attempted.ending {
             Ending::Served => End::Served { headers },
-            Ending::ClientLeft => End::ClientLeft,
-            _ if left => End::ClientLeft,
+            Ending::Fault(fault) if left => End::ClientLeft { reached: fault.request_sent },
+            Ending::ClientLeft => End::ClientLeft { reached: true },
+            _ if left => End::ClientLeft { reached: true },
             Ending::Fault(fault) => End::Fault(fault),
             Ending::Status { status, body } => End::Status { status: *status, headers, body },
             Ending::ErrorInAnswer(body) => End::ErrorInAnswer { headers, body },
