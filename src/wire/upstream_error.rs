@@ -189,9 +189,7 @@ impl Reader {
         }
         if let (Some(begin), Some(end)) = (text.find(['{', '[']), text.rfind(['}', ']'])) {
             if begin < end {
-                if let Ok(inner @ (Value::Object(_) | Value::Array(_))) =
-                    serde_json::from_str(&text[begin..=end])
-                {
+                if let Some(inner) = serde_json::from_str(&text[begin..=end]).ok().filter(holds_members) {
                     self.value(&inner, depth + 1);
                     self.plain(text[..begin].trim_end_matches([' ', ':', '-']), rank);
                     return;
@@ -226,6 +224,11 @@ fn delay_unit_ms(name: &str) -> Option<f64> {
         "retryafterms" => Some(1.0),
         _ => None,
     }
+}
+
+/// Whether JSON inside a text is an error of its own, and not an index such as `messages[0]`.
+fn holds_members(value: &Value) -> bool {
+    value.is_object() || value.as_array().is_some_and(|items| items.iter().any(Value::is_object))
 }
 
 /// Whether a word is one for machines, such as `rate_limit_exceeded`, and not a URL or a sentence.
@@ -368,6 +371,8 @@ mod tests {
             None,
         );
         check("upstream connect error\r\n reset", "upstream connect error reset", None, None, &[], None);
+        // An index is no JSON of its own.
+        check(r#"{"error":{"message":"messages[0] is odd"}}"#, "messages[0] is odd", None, None, &[], None);
         check("", "", None, None, &[], None);
         check("\u{feff}{\"error\":{\"message\":\"x\"}}", "x", None, None, &[], None);
         check(
