@@ -30,7 +30,7 @@
 //! | | `route` | `failover` `lessons` `live` `network` `outcome` `plan` `speed` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
 //! | hands | `upstream` | `adapt` `client` `cut` `dial` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
 //! | | `store` | `db` `row` `state` `writer` | what outlives the process, written by one thread |
-//! | story | `relay` | `attempt` `gateway` `outlet` `record` `route_info` `stream` `turn` | one turn, from an admitted request to a recorded answer |
+//! | story | `relay` | `attempt` `booking` `gateway` `outlet` `record` `route_info` `stream` `turn` | one turn, from an admitted request to a recorded answer |
 //! | doors | `http` | `answer` `body` `browser` `budget` `chunked` `conn` `exchange` `head` `line` `path` `pool` `providers` `registry` `rights` `routes` `server` `sock` `v1` `views` | connections, routes, rights, surfaces |
 //! | | `cli` | `config` `init` `provider` `verify` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::booking::Booking;
 use super::stream::{Relay, Streamed};
 use super::turn::{Operation, Turn};
 use crate::base::clock;
@@ -17,7 +18,7 @@ use crate::upstream::watch::Watch;
 use crate::wire::answer::Why;
 use crate::wire::chunk::{End, ShapeOptions};
 use crate::wire::embeddings;
-use crate::wire::exchange::{Fault, Headers, Phase};
+use crate::wire::exchange::{Fault, Phase};
 use crate::wire::fold::{fold, unfold};
 use crate::wire::head::Fallback;
 use crate::wire::sse::{Sniffed, sniff};
@@ -38,7 +39,6 @@ pub struct Target<'a> {
 /// What became of a call.
 pub struct Attempted {
     pub ending: Ending,
-    pub headers: Headers,
     /// What it used, as far as known.
     pub usage: Option<Usage>,
 }
@@ -56,14 +56,14 @@ pub enum Ending {
     NoAnswer(NoAnswer),
 }
 
-/// Makes the call with `body`. `top_up` is told of a stream's output tokens as they accumulate.
+/// Makes the call with `body`, and tells `booking` how it goes.
 pub fn make(
     turn: &Rc<Turn>,
     client: &Client,
     target: &Target<'_>,
     body: &[u8],
     cut: &Arc<Cut>,
-    top_up: &mut dyn FnMut(u64),
+    booking: &mut Booking<'_>,
 ) -> Attempted {
     let watch = Watch::new((clock::instant() + target.first_byte).min(target.budget_ends));
     let stream = turn.streams();
@@ -86,18 +86,18 @@ pub fn make(
     let mut reply = match client.send(&call) {
         Ok(reply) => reply,
         Err(fault) => {
-            return Attempted { ending: Ending::Fault(fault), headers: Headers::default(), usage: None };
+            return Attempted { ending: Ending::Fault(fault), usage: None };
         }
     };
-    let headers = std::mem::take(&mut reply.headers);
+    booking.headers = std::mem::take(&mut reply.headers);
     let (ending, usage) = if !(200..300).contains(&reply.status) {
         (read_error(&mut reply, target, &watch), None)
     } else if stream {
-        pass_stream(turn, target, &mut reply, &watch, top_up)
+        pass_stream(turn, target, &mut reply, &watch, booking)
     } else {
-        read_whole(turn, target, &mut reply, &watch)
+        read_whole(turn, target, &mut reply, &watch, booking)
     };
-    Attempted { ending, headers, usage }
+    Attempted { ending, usage }
 }
 
 /// Reads an error's body under the deadline that the call has anyway: a stalled one must not hold the turn.
@@ -116,11 +116,11 @@ fn pass_stream(
     target: &Target<'_>,
     reply: &mut Reply,
     watch: &Rc<Watch>,
-    top_up: &mut dyn FnMut(u64),
+    booking: &mut Booking<'_>,
 ) -> (Ending, Option<Usage>) {
     let idle = Duration::from_millis(target.provider.timeouts.idle_ms);
     let mut relay = Relay::new(turn, watch, idle, shape(turn, target.model, turn.include_usage()));
-    let streamed = relay.run(reply, top_up);
+    let streamed = relay.run(reply, booking);
     let usage = Some(relay.usage());
     match streamed {
         Streamed::Served => (Ending::Served, usage),
@@ -128,12 +128,17 @@ fn pass_stream(
         Streamed::Fault(fault) => (Ending::Fault(fault), usage),
         Streamed::Failed(body) => (Ending::ErrorInAnswer(body), usage),
         Streamed::Empty => (Ending::NoAnswer(NoAnswer::Empty), usage),
-        Streamed::Other(body) => stream_of_whole(turn, target, &body),
+        Streamed::Other(body) => stream_of_whole(turn, target, &body, booking),
     }
 }
 
 /// A stream was asked for and a whole answer came: the client gets a stream all the same.
-fn stream_of_whole(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Option<Usage>) {
+fn stream_of_whole(
+    turn: &Turn,
+    target: &Target<'_>,
+    body: &[u8],
+    booking: &mut Booking<'_>,
+) -> (Ending, Option<Usage>) {
     let checked = match completion::check(body, fallback(turn, target.model)) {
         Ok(checked) => checked,
         Err(no) => return (refused(no.why), no.usage),
@@ -145,12 +150,21 @@ fn stream_of_whole(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Op
     {
         return (Ending::NoAnswer(NoAnswer::WrongShape), Some(usage));
     }
+    if !booking.served(usage) {
+        return (Ending::ClientLeft, Some(usage));
+    }
     turn.finish(&frames);
-    (if turn.client_left() { Ending::ClientLeft } else { Ending::Served }, Some(usage))
+    (Ending::Served, Some(usage))
 }
 
 /// Reads a whole answer, judges it, and sends it.
-fn read_whole(turn: &Turn, target: &Target<'_>, reply: &mut Reply, watch: &Watch) -> (Ending, Option<Usage>) {
+fn read_whole(
+    turn: &Turn,
+    target: &Target<'_>,
+    reply: &mut Reply,
+    watch: &Watch,
+    booking: &mut Booking<'_>,
+) -> (Ending, Option<Usage>) {
     watch.set_phase(Phase::Stream);
     let total = Duration::from_millis(target.provider.timeouts.total_ms);
     watch.set_deadline((clock::instant() + total).min(target.budget_ends));
@@ -159,20 +173,22 @@ fn read_whole(turn: &Turn, target: &Target<'_>, reply: &mut Reply, watch: &Watch
         Err(fault) => return (Ending::Fault(fault), None),
     };
     match turn.operation() {
-        Operation::Chat(_) if sniff(&body) == Sniffed::Events => whole_of_stream(turn, target, &body),
+        Operation::Chat(_) if sniff(&body) == Sniffed::Events => {
+            whole_of_stream(turn, target, &body, booking)
+        }
         Operation::Chat(_) => match completion::check(&body, fallback(turn, target.model)) {
             Ok(checked) => {
                 let usage = checked
                     .usage
                     .unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, &checked.output));
-                send_whole(turn, checked.body, usage)
+                send_whole(turn, checked.body, usage, booking)
             }
             Err(no) => (refused(no.why), no.usage),
         },
         Operation::Embeddings(facts) => match embeddings::check(&body, facts.inputs, &target.model.id) {
             Ok(checked) => {
                 let usage = checked.usage.unwrap_or_else(|| Usage::estimate(turn.prompt_tokens, 0));
-                send_whole(turn, checked.body, usage)
+                send_whole(turn, checked.body, usage, booking)
             }
             Err(no) => (refused(no.why), no.usage),
         },
@@ -180,7 +196,12 @@ fn read_whole(turn: &Turn, target: &Target<'_>, reply: &mut Reply, watch: &Watch
 }
 
 /// A whole answer was asked for and a stream came: the client gets a whole answer all the same.
-fn whole_of_stream(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Option<Usage>) {
+fn whole_of_stream(
+    turn: &Turn,
+    target: &Target<'_>,
+    body: &[u8],
+    booking: &mut Booking<'_>,
+) -> (Ending, Option<Usage>) {
     let (mut decoder, mut shaper) =
         (sse::Decoder::new(), chunk::ChunkShaper::new(shape(turn, target.model, true)));
     let mut frames = Vec::new();
@@ -200,15 +221,23 @@ fn whole_of_stream(turn: &Turn, target: &Target<'_>, body: &[u8]) -> (Ending, Op
     let usage =
         shaper.usage().unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, shaper.output()));
     match shaper.end(usage, &mut frames) {
-        End::Complete => send_whole(turn, fold(&frames), usage),
+        End::Complete => send_whole(turn, fold(&frames), usage, booking),
         End::Empty => (Ending::NoAnswer(NoAnswer::Empty), Some(usage)),
         End::Truncated => (Ending::NoAnswer(NoAnswer::NotJson), Some(usage)),
     }
 }
 
-fn send_whole(turn: &Turn, body: Vec<u8>, usage: Usage) -> (Ending, Option<Usage>) {
+fn send_whole(
+    turn: &Turn,
+    body: Vec<u8>,
+    usage: Usage,
+    booking: &mut Booking<'_>,
+) -> (Ending, Option<Usage>) {
+    if !booking.served(usage) {
+        return (Ending::ClientLeft, Some(usage));
+    }
     turn.send_whole(body, usage.estimated);
-    (if turn.client_left() { Ending::ClientLeft } else { Ending::Served }, Some(usage))
+    (Ending::Served, Some(usage))
 }
 
 fn refused(why: Why) -> Ending {

@@ -1,6 +1,7 @@
 //! The story of one request: resolved, planned, admitted, called, relayed, recorded. One attempt loop serves every
 //! surface; a surface only translates in and out.
 pub mod attempt;
+pub mod booking;
 pub mod gateway;
 pub mod outlet;
 pub mod record;

@@ -9,7 +9,7 @@ use super::gateway::Gateway;
 use super::turn::{Operation, Told, Turn};
 use crate::base::clock;
 use crate::catalog::load::Snapshot;
-use crate::route::failover::Hop;
+use crate::route::failover::{Failover, Hop};
 use crate::store::{Row, RowKind, RowOutcome};
 
 /// Turns kept in memory.
@@ -59,34 +59,35 @@ pub struct AttemptRecord {
 }
 
 /// What a finished turn adds to what the [`Turn`] itself knows.
-pub struct Facts {
-    pub id: String,
-    pub client: Option<Arc<str>>,
-    pub requested: String,
-    pub resolution: String,
+pub struct Facts<'a> {
+    pub id: &'a str,
+    pub client: Option<&'a Arc<str>>,
+    pub requested: &'a str,
+    pub resolution: &'a str,
+    pub failover: Option<&'a Failover>,
     pub told: Told,
 }
 
 /// Keeps a finished turn: counted, in the log, as a row, and as a line for who watches.
-pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: Facts) {
-    let Facts { id, client, requested, resolution, told } = facts;
+pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: Facts<'_>) {
+    let Facts { id, client, requested, resolution, failover, told } = facts;
     let now = clock::now();
     let served = told.served.map(|served| {
         let provider = snapshot.catalog.provider(served.at);
         (provider, snapshot.catalog.model(served.at), &provider.keys[served.key])
     });
-    let hops = told.failover.as_ref().map_or(&[][..], |failover| failover.hops());
+    let hops = failover.map_or(&[][..], Failover::hops);
     let usage = told.usage.unwrap_or_default();
     let record = TurnRecord {
-        id,
+        id: id.to_owned(),
         at: turn.arrived.wall_ms,
         operation: match turn.operation() {
             Operation::Chat(_) => "chat",
             Operation::Embeddings(_) => "embeddings",
         },
-        client,
-        requested_model: requested,
-        resolution,
+        client: client.cloned(),
+        requested_model: requested.to_owned(),
+        resolution: resolution.to_owned(),
         provider_id: served.map(|(provider, ..)| Arc::clone(&provider.id)),
         model_id: served.map(|(_, model, _)| Arc::clone(&model.id)),
         key_id: served.map(|(.., key)| Arc::clone(&key.id)),
@@ -100,7 +101,7 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: Facts) {
         stream: turn.streams(),
         error: told.error,
     };
-    let calls = told.failover.as_ref().map_or(0, |failover| failover.calls());
+    let calls = failover.map_or(0, Failover::calls);
     gateway.counts.count(record.status == 200 && record.error.is_none());
     gateway.store.row(row(
         &record,

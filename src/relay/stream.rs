@@ -5,6 +5,7 @@
 //! else without the client noticing; after it none can.
 use std::time::Duration;
 
+use super::booking::Booking;
 use super::turn::Turn;
 use crate::base::clock;
 use crate::context::tokens;
@@ -70,8 +71,8 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// Passes the whole stream on. `top_up` is told of output tokens as they accumulate.
-    pub fn run(&mut self, reply: &mut Reply, top_up: &mut dyn FnMut(u64)) -> Streamed {
+    /// Passes the whole stream on, and tells `booking` how it goes.
+    pub fn run(&mut self, reply: &mut Reply, booking: &mut Booking<'_>) -> Streamed {
         let mut piece = vec![0; PIECE_BYTES];
         let mut first = Vec::new();
         let mut is_events = false;
@@ -79,7 +80,7 @@ impl<'t> Relay<'t> {
             let count = match reply.body.read(&mut piece) {
                 Ok(count) => count,
                 // Nothing more came within the grace, or the upstream slammed the door after its last word.
-                Err(fault) if self.finished && fault.kind != FaultKind::Cut => return self.end(),
+                Err(fault) if self.finished && fault.kind != FaultKind::Cut => return self.end(booking),
                 Err(fault) => return self.fault(fault),
             };
             if !is_events {
@@ -101,7 +102,7 @@ impl<'t> Relay<'t> {
             let failed = self.take_items();
             // What came before a failure counts as sent, however the network cut it up: the end of an answer must not
             // depend on whether it shared a packet with its beginning.
-            self.pass(top_up);
+            self.pass(booking);
             if let Some(failed) = failed {
                 return failed;
             }
@@ -109,7 +110,7 @@ impl<'t> Relay<'t> {
                 return Streamed::ClientLeft;
             }
             if self.done || count == 0 {
-                let ended = self.end();
+                let ended = self.end(booking);
                 if count > 0 && matches!(ended, Streamed::Served) {
                     self.drain(reply, &mut piece);
                 }
@@ -170,25 +171,32 @@ impl<'t> Relay<'t> {
     }
 
     /// Sends what may leave.
-    fn pass(&mut self, top_up: &mut dyn FnMut(u64)) {
+    fn pass(&mut self, booking: &mut Booking<'_>) {
         if self.held.is_empty() || !self.shaper.is_answer() {
             return;
         }
+        let first = !self.turn.committed();
         self.turn.commit(&self.held);
         self.held.clear();
+        if first {
+            booking.first_delta();
+        }
         self.turn.set_pulse(self.watch);
         let tokens = self.estimate().completion;
         if tokens >= self.topped_up_tokens + TOP_UP_TOKENS {
             self.topped_up_tokens = tokens;
-            top_up(tokens);
+            booking.top_up(tokens);
         }
     }
 
-    fn end(&mut self) -> Streamed {
+    fn end(&mut self, booking: &mut Booking<'_>) -> Streamed {
         match self.shaper.end(self.estimate(), &mut self.held) {
             End::Complete => {
+                if self.turn.client_left() || !booking.served(self.usage()) {
+                    return Streamed::ClientLeft;
+                }
                 self.turn.finish(&self.held);
-                if self.turn.client_left() { Streamed::ClientLeft } else { Streamed::Served }
+                Streamed::Served
             }
             End::Empty => Streamed::Empty,
             End::Truncated => self.fault(Fault {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::attempt::{self, Attempted, Ending, Target};
+use super::booking::Booking;
 use super::gateway::Gateway;
 use super::outlet::Outlet;
 use super::record;
@@ -18,7 +19,7 @@ use crate::base::clock::{self, Now};
 use crate::base::text::Redactor;
 use crate::catalog::load::Snapshot;
 use crate::catalog::names::{How, Kind, Resolution};
-use crate::catalog::provider::Caps;
+use crate::catalog::provider::{Caps, Provider};
 use crate::catalog::settings::Strategy;
 use crate::context::tokens;
 use crate::quota::Spent;
@@ -35,6 +36,7 @@ use crate::wire::body::Body;
 use crate::wire::chat::ChatFacts;
 use crate::wire::embeddings::EmbeddingFacts;
 use crate::wire::error::ApiError;
+use crate::wire::exchange::Headers;
 use crate::wire::usage::Usage;
 
 /// An admitted request.
@@ -141,7 +143,8 @@ impl Turn {
         self.first_token.get()
     }
 
-    fn committed(&self) -> bool {
+    /// Whether part of the answer has left.
+    pub fn committed(&self) -> bool {
         self.outlet.borrow().committed()
     }
 
@@ -211,15 +214,9 @@ pub fn run(gateway: &Gateway, request: Request, outlet: Outlet, cut: &Arc<Cut>) 
         keep_alive: Duration::from_millis(stream.keep_alive_ms),
         first_token: Cell::new(None),
     });
-    let mut story =
-        Story { gateway, snapshot: &snapshot, turn: &turn, body: &body, ask, resolution, requested, cut };
-    let told = story.tell(&controls);
-    record::keep(
-        gateway,
-        &snapshot,
-        &turn,
-        record::Facts { id, client, requested: story.requested, resolution: story.resolution.route, told },
-    );
+    let snapshot = &*snapshot;
+    let (turn, body) = (&turn, &body);
+    Story { gateway, snapshot, turn, id, client, body, ask, resolution, requested, cut }.tell(&controls);
 }
 
 /// What came of a turn.
@@ -229,7 +226,6 @@ pub struct Told {
     pub status: u16,
     /// `error.code` of what the client was told instead of an answer.
     pub error: Option<String>,
-    pub failover: Option<Failover>,
     pub usage: Option<Usage>,
 }
 
@@ -245,6 +241,8 @@ struct Story<'a> {
     gateway: &'a Gateway,
     snapshot: &'a Snapshot,
     turn: &'a Rc<Turn>,
+    id: String,
+    client: Option<Arc<str>>,
     body: &'a Body,
     ask: Ask,
     resolution: Resolution,
@@ -252,33 +250,37 @@ struct Story<'a> {
     cut: &'a Arc<Cut>,
 }
 
+/// How a turn goes on after an attempt.
+enum Step {
+    GoOn,
+    Ended,
+}
+
 /// A status of nginx's that says that the client closed the connection before it was answered.
 const CLIENT_CLOSED: u16 = 499;
 
 impl Story<'_> {
-    fn tell(&mut self, controls: &Controls) -> Told {
+    fn tell(&self, controls: &Controls) {
         if terminal::is_unmatched(&self.resolution) {
             let error = terminal::unmatched(&self.resolution, &self.requested);
             return self.refuse(&error, None, None, None);
         }
         let mut failover = self.failover(controls);
         let wait_ends = clock::instant() + Duration::from_millis(controls.wait_ms);
-        loop {
+        // A client may have left while its request waited for a worker.
+        while !self.cut.is_cut() {
             let next = failover.next(&self.snapshot.catalog, &mut self.gateway.live.lock(), clock::now());
-            let dead = match next {
-                Next::Try(attempt) => {
-                    if let Some(told) = self.attempt(&mut failover, attempt) {
-                        return Told { failover: Some(failover), ..told };
-                    }
-                    continue;
-                }
-                Next::GiveUp(dead) => dead,
-            };
-            if dead.end == DeadEnd::Blocked && self.wait_for(&dead, wait_ends) {
-                continue;
+            match next {
+                Next::Try(attempt) => match self.attempt(&mut failover, attempt) {
+                    Step::Ended => return,
+                    Step::GoOn => {}
+                },
+                Next::GiveUp(dead) if dead.end == DeadEnd::Blocked && self.wait_for(&dead, wait_ends) => {}
+                Next::GiveUp(_) if self.cut.is_cut() => {}
+                Next::GiveUp(dead) => return self.give_up(&failover, &dead),
             }
-            return self.give_up(failover, &dead);
         }
+        self.keep_left(&failover, None, None);
     }
 
     fn asked(&self) -> terminal::Asked<'_> {
@@ -304,8 +306,8 @@ impl Story<'_> {
         Failover::new(order, self.ask, policy, &manner, &mut live, clock::now())
     }
 
-    /// Makes one attempt; what came of the turn, if that ended it.
-    fn attempt(&self, failover: &mut Failover, mut attempt: Attempt) -> Option<Told> {
+    /// Makes one attempt.
+    fn attempt(&self, failover: &mut Failover, attempt: Attempt) -> Step {
         let catalog = &self.snapshot.catalog;
         let (provider, model) = (catalog.provider(attempt.at), catalog.model(attempt.at));
         let served = Served { at: attempt.at, key: attempt.key };
@@ -324,7 +326,8 @@ impl Story<'_> {
             Ok(adapted) => adapted,
             Err(error) => {
                 self.gateway.live.lock().ledger.release(attempt.reservation);
-                return Some(self.refuse(&error, None, None, None));
+                self.refuse(&error, Some(failover), None, None);
+                return Step::Ended;
             }
         };
         let target = Target {
@@ -335,37 +338,60 @@ impl Story<'_> {
             budget_ends: clock::instant()
                 + Duration::from_millis(attempt.deadline_ms.saturating_sub(clock::now().mono_ms)),
         };
-        let mut top_up = |tokens: u64| {
-            self.gateway.live.lock().ledger.top_up(&mut attempt.reservation, tokens);
+        let keep = |failover: &Failover, usage| {
+            let told = Told { served: Some(served), status: 200, error: None, usage: Some(usage) };
+            self.keep(Some(failover), told);
+        };
+        let mut booking = Booking {
+            gateway: self.gateway,
+            catalog,
+            failover,
+            attempt: Some(attempt),
+            cut: self.cut,
+            keep: &keep,
+            headers: Headers::default(),
         };
         let attempted =
-            attempt::make(self.turn, &self.gateway.client, &target, &adapted, self.cut, &mut top_up);
-        let left = self.turn.client_left() || self.cut.is_cut();
-        let outcome = self.judge(&target, &attempted, left);
-        let committed = self.turn.committed() || self.turn.first_token().is_some();
+            attempt::make(self.turn, &self.gateway.client, &target, &adapted, self.cut, &mut booking);
+        let Booking { failover, attempt, headers, .. } = booking;
+        match attempt {
+            // It has served, and everything is booked.
+            None => Step::Ended,
+            Some(attempt) => self.after_failure(failover, attempt, &attempted, &headers),
+        }
+    }
+
+    /// Reports an attempt that did not serve; the turn goes on unless its answer has begun or its client is gone.
+    fn after_failure(
+        &self,
+        failover: &mut Failover,
+        attempt: Attempt,
+        attempted: &Attempted,
+        headers: &Headers,
+    ) -> Step {
+        let catalog = &self.snapshot.catalog;
+        let served = Some(Served { at: attempt.at, key: attempt.key });
+        let outcome = self.judge(catalog.provider(attempt.at), attempted, headers);
         let usage = attempted.usage;
         let (prompt_tokens, output_tokens) =
             usage.map_or((self.ask.prompt_tokens, 0), |usage| (usage.prompt, usage.completion));
         let spent = Spent { prompt_tokens, output_tokens, ..Spent::default() };
-        let was_served = matches!(outcome, Outcome::Served { .. });
-        let client_left = matches!(outcome, Outcome::ClientLeft);
+        let client_left = matches!(outcome, Outcome::ClientLeft { .. });
         let has_field = |name: &str| self.body.given(name).is_some();
         let report = Report { attempt, outcome, spent, has_field: &has_field };
         failover.report(catalog, &mut self.gateway.live.lock(), report, clock::now());
-        if was_served {
-            return Some(Told { served: Some(served), status: 200, error: None, failover: None, usage });
-        }
         if client_left {
-            let error = Some("client_closed".into());
-            return Some(Told { served: Some(served), status: CLIENT_CLOSED, error, failover: None, usage });
+            self.keep_left(failover, served, usage);
+            return Step::Ended;
         }
         self.note_hop(failover);
-        if committed {
+        if self.turn.first_token().is_some() {
             // Part of an answer has left: nobody else may continue it.
             let error = broken_off(failover.hops().last());
-            return Some(self.refuse(&error, Some(served), None, usage));
+            self.refuse(&error, Some(failover), served, usage);
+            return Step::Ended;
         }
-        None
+        Step::GoOn
     }
 
     fn first_byte(&self, provider_ms: u64) -> Duration {
@@ -376,12 +402,13 @@ impl Story<'_> {
         Duration::from_millis(stream_ms.unwrap_or(provider_ms))
     }
 
-    fn judge(&self, target: &Target<'_>, attempted: &Attempted, left: bool) -> Outcome {
-        let headers = &attempted.headers;
+    fn judge(&self, provider: &Provider, attempted: &Attempted, headers: &Headers) -> Outcome {
+        let left = self.turn.client_left() || self.cut.is_cut();
         let end = match &attempted.ending {
             Ending::Served => End::Served { headers },
-            Ending::ClientLeft => End::ClientLeft,
-            _ if left => End::ClientLeft,
+            Ending::ClientLeft => End::ClientLeft { reached: true },
+            Ending::Fault(fault) if left => End::ClientLeft { reached: fault.request_sent },
+            _ if left => End::ClientLeft { reached: true },
             Ending::Fault(fault) => End::Fault(fault),
             Ending::Status { status, body } => End::Status { status: *status, headers, body },
             Ending::ErrorInAnswer(body) => End::ErrorInAnswer { headers, body },
@@ -389,8 +416,7 @@ impl Story<'_> {
         };
         let now = clock::now();
         let clock_behind = now.wall_ms / 1000 < clock::built_s();
-        let signal =
-            Signal { provider: target.provider, prompt_tokens: self.ask.prompt_tokens, clock_behind, end };
+        let signal = Signal { provider, prompt_tokens: self.ask.prompt_tokens, clock_behind, end };
         classify(&signal, now)
     }
 
@@ -410,39 +436,49 @@ impl Story<'_> {
         );
     }
 
-    fn give_up(&self, failover: Failover, dead: &Dead) -> Told {
+    fn give_up(&self, failover: &Failover, dead: &Dead) {
         let last = failover.hops().last().map(|hop| Served { at: hop.at, key: hop.key });
-        if dead.end == DeadEnd::ClientLeft {
-            let error = Some("client_closed".into());
-            return Told {
-                served: last,
-                status: CLIENT_CLOSED,
-                error,
-                failover: Some(failover),
-                usage: None,
-            };
-        }
-        let error = terminal::answer(dead, &failover, &self.asked());
+        let error = terminal::answer(dead, failover, &self.asked());
         self.turn.info.borrow_mut().attempts = failover.calls();
-        let told = self.refuse(&error, last, None, None);
-        Told { failover: Some(failover), ..told }
+        self.refuse(&error, Some(failover), last, None);
     }
 
-    /// Tells the client why it gets no answer, or no whole one.
+    fn keep(&self, failover: Option<&Failover>, told: Told) {
+        let facts = record::Facts {
+            id: &self.id,
+            client: self.client.as_ref(),
+            requested: &self.requested,
+            resolution: &self.resolution.route,
+            failover,
+            told,
+        };
+        record::keep(self.gateway, self.snapshot, self.turn, facts);
+    }
+
+    /// Keeps a turn whose client is gone.
+    fn keep_left(&self, failover: &Failover, served: Option<Served>, usage: Option<Usage>) {
+        let error = Some("client_closed".into());
+        self.keep(Some(failover), Told { served, status: CLIENT_CLOSED, error, usage });
+    }
+
+    /// Keeps the turn, and tells the client why it gets no answer, or no whole one.
     fn refuse(
         &self,
         error: &ApiError,
+        failover: Option<&Failover>,
         last: Option<Served>,
-        failover: Option<Failover>,
         usage: Option<Usage>,
-    ) -> Told {
+    ) {
         let mut info = self.turn.info_now();
         if !self.turn.committed() {
             // Nobody served; who was tried stands in the body.
             (info.provider, info.model) = (None, None);
         }
+        self.keep(
+            failover,
+            Told { served: last, status: error.status, error: Some(error.code.clone()), usage },
+        );
         self.turn.outlet.borrow_mut().refuse(&info, &self.redacted(error));
-        Told { served: last, status: error.status, error: Some(error.code.clone()), failover, usage }
     }
 
     /// Nothing that leaves the process holds a provider's key.

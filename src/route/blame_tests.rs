@@ -224,7 +224,7 @@ impl Bed {
                 fault = Fault { phase: *phase, kind: *kind, message, request_sent: *request_sent };
                 End::Fault(&fault)
             }
-            Left => End::ClientLeft,
+            Left => End::ClientLeft { reached: true },
         };
         let signal = Signal {
             provider: self.catalog.provider(attempt.at),

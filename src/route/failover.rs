@@ -286,16 +286,21 @@ impl Failover {
                 call.reward(live, exhausted_ms);
                 self.keep_drops(live, &call, at);
             }
-            Outcome::ClientLeft => {
-                call.settle(live, attempt.reservation, spent);
+            Outcome::ClientLeft { reached } => {
+                match reached {
+                    true => call.settle(live, attempt.reservation, spent),
+                    false => live.ledger.release(attempt.reservation),
+                }
                 live.speeds.undecided(provider.slot);
                 self.end = Some(DeadEnd::ClientLeft);
             }
             Outcome::Failed(failure) => {
-                if failure.reached {
-                    call.settle(live, attempt.reservation, spent);
-                } else {
-                    live.ledger.release(attempt.reservation);
+                let refused = failure.refused() && !attempt.committed;
+                match failure.reached {
+                    true => {
+                        call.settle(live, attempt.reservation, if refused { Spent::default() } else { spent })
+                    }
+                    false => live.ledger.release(attempt.reservation),
                 }
                 self.learn(live, &call, &failure);
                 // When our own budget ended before the provider's time was up, that is nobody's fault.

@@ -38,7 +38,10 @@ pub enum End<'a> {
     /// With a 2xx whose body is no answer.
     NoAnswer(NoAnswer),
     /// The client went away, or the gateway stops.
-    ClientLeft,
+    ClientLeft {
+        /// Whether any byte of the request may have reached the upstream.
+        reached: bool,
+    },
 }
 
 /// What a 2xx held instead of an answer.
@@ -80,7 +83,10 @@ pub enum Outcome {
         /// The answer says that nothing is left of a limit, and for how long.
         exhausted_ms: Option<u64>,
     },
-    ClientLeft,
+    ClientLeft {
+        /// Whether any byte of the request may have reached the upstream.
+        reached: bool,
+    },
     Failed(Box<Failure>),
 }
 
@@ -165,6 +171,11 @@ pub struct Failure {
 const RAW_MAX_BYTES: usize = 4 * 1024;
 
 impl Failure {
+    /// The upstream said no, rather than trying and failing: nothing was generated, so that no tokens count.
+    pub fn refused(&self) -> bool {
+        self.status.is_some_and(|status| status >= 300)
+    }
+
     fn new(class: Class, cause: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Failure {
         Failure {
             class,
@@ -191,8 +202,10 @@ pub fn classify(signal: &Signal<'_>, now: Now) -> Outcome {
         End::Served { headers } => {
             return Outcome::Served { exhausted_ms: waits::exhausted(headers, now) };
         }
-        End::ClientLeft => return Outcome::ClientLeft,
-        End::Fault(Fault { kind: FaultKind::Cut, .. }) => return Outcome::ClientLeft,
+        End::ClientLeft { reached } => return Outcome::ClientLeft { reached },
+        End::Fault(Fault { kind: FaultKind::Cut, request_sent, .. }) => {
+            return Outcome::ClientLeft { reached: *request_sent };
+        }
         End::Fault(fault) => of_fault(fault, signal.clock_behind),
         End::NoAnswer(kind) => {
             let class = if kind == NoAnswer::Empty { Class::EmptyAnswer } else { Class::NoAnswer };
