@@ -18,6 +18,7 @@ mod e2e {
     mod keys;
     /// The model list, and what model strings mean.
     mod models;
+    mod scratch;
     /// Event streams.
     mod stream;
 }

@@ -1,5 +1,6 @@
 //! Words that every layer uses: time, randomness, text, bounded containers. No I/O but the two clocks and the
 //! operating system's random source, each read in one place.
+pub mod base64;
 pub mod bounded;
 pub mod clock;
 pub mod rng;

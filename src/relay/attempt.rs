@@ -196,7 +196,7 @@ fn read_whole(
             }
             Err(no) => Err((refused(no.why), no.usage)),
         },
-        Operation::Embeddings(facts) => match embeddings::check(&body, facts.inputs, &target.model.id) {
+        Operation::Embeddings(facts) => match embeddings::check(&body, facts, &target.model.id) {
             Ok(checked) => {
                 Ok((checked.body, checked.usage.unwrap_or_else(|| Usage::estimate(turn.prompt_tokens, 0))))
             }
@@ -251,7 +251,7 @@ fn refused(why: Why) -> Ending {
         Why::Error(body) => return Ending::ErrorInAnswer(body),
         Why::Html => NoAnswer::Html,
         Why::NotJson | Why::Truncated => NoAnswer::NotJson,
-        Why::NoChoices => NoAnswer::WrongShape,
+        Why::NoChoices | Why::TooLong => NoAnswer::WrongShape,
         Why::Empty => NoAnswer::Empty,
     })
 }

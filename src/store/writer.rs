@@ -173,7 +173,7 @@ impl Writer {
         self.use_db(opened)?;
         // What a killed process could not bring to the disk any more goes there with the next write.
         self.state = self.journal.as_ref().map(Journal::read).unwrap_or_default();
-        self.state_since = (!self.state.is_empty()).then(Instant::now);
+        self.state_since = (!self.state.is_empty()).then(clock::instant);
         for (key, value) in &self.state {
             match value {
                 Some(value) => state.insert(key.clone(), value.clone()),
@@ -447,7 +447,7 @@ mod tests {
 
     /// Lets everything be due.
     fn turn(writer: &mut Writer) {
-        writer.state_due = Instant::now();
+        writer.state_due = clock::instant();
         writer.pace.disk_every = Duration::ZERO;
         writer.turn();
     }
@@ -507,7 +507,7 @@ mod tests {
         let writer = writer(&folder);
         hand_in(&writer, 100..107);
         let taken =
-            Waiting { rows: (0..ROWS_HELD_MAX as u64).map(sample).collect(), since: Some(Instant::now()) };
+            Waiting { rows: (0..ROWS_HELD_MAX as u64).map(sample).collect(), since: Some(clock::instant()) };
         writer.put_back(taken);
         assert_eq!(waiting(&writer), ROWS_HELD_MAX);
         assert_eq!(writer.shared.rows_dropped.load(Ordering::Relaxed), 7);
@@ -521,9 +521,9 @@ mod tests {
         let mut writer = writer(&folder);
         writer.open();
         writer.retry_later(Trouble::Disk, "a cable was loose".into());
-        writer.state_due = Instant::now() + Duration::from_secs(10);
+        writer.state_due = clock::instant() + Duration::from_secs(10);
         writer.turn();
-        assert!(trouble(&writer).is_none() && writer.next_turn() > Instant::now() + Duration::from_secs(5));
+        assert!(trouble(&writer).is_none() && writer.next_turn() > clock::instant() + Duration::from_secs(5));
     }
 
     #[test]
@@ -536,13 +536,13 @@ mod tests {
             Some(Box::new(|_| StateChanges::from([("meter:key/a".to_owned(), Some("1".to_owned()))])));
         hand_in(&writer, 0..2);
         let look = |writer: &mut Writer| {
-            writer.state_due = Instant::now();
+            writer.state_due = clock::instant();
             writer.turn();
         };
         look(&mut writer);
         assert_eq!(writer.shared.writes.load(Ordering::Relaxed), 0, "too early for the disk");
         assert_eq!(writer.journal.as_ref().expect("a journal").read().len(), 1, "but not lost by a kill");
-        let long_ago = Instant::now().checked_sub(Duration::from_secs(51));
+        let long_ago = clock::instant().checked_sub(Duration::from_secs(51));
         writer.state_since = long_ago;
         writer.turn();
         assert_eq!(writer.shared.writes.load(Ordering::Relaxed), 0, "only when it is time to look");
@@ -573,7 +573,7 @@ mod tests {
         writer.write();
         writer.source =
             Some(Box::new(move |_| StateChanges::from([change("a", Some("new")), change("b", None)])));
-        writer.state_due = Instant::now();
+        writer.state_due = clock::instant();
         writer.turn();
         drop(writer);
         let mut next = self::writer(&folder);

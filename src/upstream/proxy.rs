@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ureq::http::Uri;
 
+use crate::base::base64;
 use crate::base::text::{Secret, percent_decode};
 
 /// An HTTP proxy, named by the variable that gave it: messages name no host.
@@ -123,7 +124,9 @@ impl Proxy {
             port: port.and_then(Result::ok).unwrap_or(80),
             authorization: user.map(|user| {
                 let user = percent_decode(user).unwrap_or(user.into());
-                Secret::new(format!("Basic {}", base64(user.as_bytes())))
+                let mut value = b"Basic ".to_vec();
+                base64::encode(user.as_bytes(), &mut value);
+                Secret::new(String::from_utf8(value).expect("Base64 is ASCII"))
             }),
             defect,
         }
@@ -186,20 +189,6 @@ fn split_port(place: &str) -> (&str, Option<Result<u16, ()>>) {
         Some((host, port)) => (host, Some(port.parse().map_err(|_| ()))),
         None => (place, None),
     }
-}
-
-/// Base64 with padding (RFC 4648), for `Basic` credentials alone.
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let word = (0..3).fold(0_usize, |word, i| word << 8 | usize::from(*group.get(i).unwrap_or(&0)));
-        for i in 0..4 {
-            let digit = char::from(ALPHABET[word >> (18 - 6 * i) & 63]);
-            out.push(if i <= group.len() { digit } else { '=' });
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub enum Why {
     Error(Vec<u8>),
     /// No choices, or no vectors.
     NoChoices,
+    /// An answer that would become too long in the form that the client asked for.
+    TooLong,
     /// Choices that say nothing, and no finish reason that would explain it; fewer vectors than inputs.
     Empty,
 }

@@ -7,9 +7,13 @@ use super::json::{self, Cursor, Flaw};
 use super::patch::{Patch, Track};
 use super::tally::Tally;
 use super::usage::{Usage, UsageTap};
+use super::vector::{self, Form};
 
 /// Most inputs of one request, as OpenAI has it.
 const INPUTS_MAX: usize = 2_048;
+
+/// Most bytes of vectors put into another form. An upstream whose own numbers take more is not listened to either.
+const CONVERTED_BYTES_MAX: usize = 32 << 20;
 
 /// What routing needs to know of an embeddings body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub struct EmbeddingFacts {
     pub token_ids: bool,
     /// The vector length asked for.
     pub dimensions: Option<u32>,
+    /// The form of the vectors asked for.
+    pub form: Form,
     pub tally: Tally,
 }
 
@@ -52,6 +58,7 @@ impl EmbeddingFacts {
             inputs: input.inputs,
             token_ids: input.tally.tokens > 0,
             dimensions,
+            form: Form::named(body.text("encoding_format").as_deref()),
             tally: input.tally,
         })
     }
@@ -138,15 +145,16 @@ pub struct Embeddings {
     /// What the client gets.
     pub body: Vec<u8>,
     pub usage: Option<Usage>,
-    /// The length of the first vector; `None` when it came encoded.
+    /// The length of the first vector; `None` when it came and went encoded.
     pub dimensions: Option<usize>,
 }
 
 /// Judges the body of a 200: a vector for every input, or it is no answer; half a batch is none. `object`, `model`, and
-/// the `object` and `index` of each entry are added where they are missing.
-pub fn check(body: &[u8], inputs: usize, model: &str) -> Result<Embeddings, NoAnswer> {
+/// the `object` and `index` of each entry are added where they are missing. Vectors that came in the other form than the
+/// client asked for are converted.
+pub fn check(body: &[u8], facts: &EmbeddingFacts, model: &str) -> Result<Embeddings, NoAnswer> {
     let text = json_object(body)?;
-    let (mut reading, mut patch) = (Reading::default(), Patch::default());
+    let (mut reading, mut patch) = (Reading { form: facts.form, ..Reading::default() }, Patch::default());
     // The grammar was checked; a flaw cannot be met any more.
     reading.read(&text, model, &mut patch).map_err(|_| Why::NotJson)?;
     let usage = reading.usage.usage();
@@ -157,7 +165,10 @@ pub fn check(body: &[u8], inputs: usize, model: &str) -> Result<Embeddings, NoAn
     if reading.entries == 0 {
         return no(Why::NoChoices);
     }
-    if reading.entries != inputs || reading.vectors != inputs {
+    if reading.too_long {
+        return no(Why::TooLong);
+    }
+    if reading.entries != facts.inputs || reading.vectors != facts.inputs {
         return no(Why::Empty);
     }
     let mut out = Vec::with_capacity(text.len() + 64);
@@ -167,6 +178,10 @@ pub fn check(body: &[u8], inputs: usize, model: &str) -> Result<Embeddings, NoAn
 
 #[derive(Default)]
 struct Reading {
+    form: Form,
+    /// The vector being converted; kept between vectors, so that all of them need one.
+    packed: Vec<u8>,
+    too_long: bool,
     usage: UsageTap,
     entries: usize,
     /// Entries that hold a vector.
@@ -221,20 +236,11 @@ impl Reading {
         while let Some(name) = cursor.member()? {
             track.begin(cursor.name_at(), patch);
             match name {
-                b"embedding" if cursor.peek() == Some(b'[') => {
-                    let length = vector_length(cursor)?;
-                    self.vectors += usize::from(length > 0);
-                    self.dimensions = self.dimensions.or(Some(length));
-                }
+                b"embedding" => self.vector(cursor, patch)?,
                 _ => {
-                    let raw = cursor.skip()?;
-                    match name {
-                        // Base64, as asked for by `encoding_format`.
-                        b"embedding" => self.vectors += usize::from(raw.starts_with(b"\"") && raw.len() > 2),
-                        b"object" => has_object = true,
-                        b"index" => has_index = true,
-                        _ => {}
-                    }
+                    cursor.skip()?;
+                    has_object |= name == b"object";
+                    has_index |= name == b"index";
                 }
             }
             track.keep(cursor.at());
@@ -248,18 +254,42 @@ impl Reading {
         }
         Ok(())
     }
-}
 
-/// The length of the vector that comes next; 0 if not all of it is numbers.
-fn vector_length(cursor: &mut Cursor<'_>) -> Result<usize, Flaw> {
-    cursor.open(b'[')?;
-    let (mut length, mut numbers) = (0, 0);
-    while cursor.item()? {
-        let raw = cursor.skip()?;
-        length += 1;
-        numbers += usize::from(raw.first().is_some_and(|b| *b == b'-' || b.is_ascii_digit()));
+    /// Reads the vector that comes next, and notes its other form if that is the one asked for.
+    fn vector(&mut self, cursor: &mut Cursor<'_>, patch: &mut Patch) -> Result<(), Flaw> {
+        let is_list = cursor.peek() == Some(b'[');
+        let (from, has_room) = (cursor.at(), patch.len() <= CONVERTED_BYTES_MAX);
+        self.too_long |= !has_room;
+        let packed = &mut self.packed;
+        packed.clear();
+        let length = match (is_list, self.form) {
+            (true, Form::Base64) => {
+                let length = vector::read_numbers(cursor, Some(packed))?;
+                if length > 0 && has_room {
+                    patch.replace_with(from..cursor.at(), |pool| vector::write_base64(packed, pool));
+                }
+                length
+            }
+            (true, _) => vector::read_numbers(cursor, None)?,
+            (false, Form::Numbers) => {
+                let text = json::text(cursor.skip()?).unwrap_or_default();
+                let length = vector::read_base64(&text, packed);
+                if length > 0 && has_room {
+                    patch.replace_with(from..cursor.at(), |pool| vector::write_numbers(packed, pool));
+                }
+                length
+            }
+            (false, _) => {
+                // As asked for; how many numbers it holds is not looked at.
+                let raw = cursor.skip()?;
+                self.vectors += usize::from(raw.starts_with(b"\"") && raw.len() > 2);
+                return Ok(());
+            }
+        };
+        self.vectors += usize::from(length > 0);
+        self.dimensions = self.dimensions.or(Some(length));
+        Ok(())
     }
-    Ok(if length == numbers { length } else { 0 })
 }
 
 #[cfg(test)]
@@ -268,6 +298,12 @@ mod tests {
 
     fn read(fields: &str) -> Result<EmbeddingFacts, ApiError> {
         EmbeddingFacts::read(&Body::parse(format!("{{{fields}}}").into_bytes()).expect("valid JSON"))
+    }
+
+    /// An answer to so many inputs.
+    fn judged(body: &str, inputs: usize, form: Form) -> Result<Embeddings, NoAnswer> {
+        let facts = read(r#""input":"a""#).expect("fine");
+        check(body.as_bytes(), &EmbeddingFacts { inputs, form, ..facts }, "m")
     }
 
     #[test]
@@ -318,7 +354,7 @@ mod tests {
 
     #[test]
     fn answers_are_judged_and_completed() {
-        let good = |body: &str, inputs: usize| check(body.as_bytes(), inputs, "m").expect(body);
+        let good = |body: &str, inputs: usize| judged(body, inputs, Form::Other).expect(body);
         let body = r#"{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,-2e-3]}],"model":"e","usage":{"prompt_tokens":3,"total_tokens":3}}"#;
         let answer = good(body, 1);
         assert_eq!((answer.body.as_slice(), answer.dimensions), (body.as_bytes(), Some(2)));
@@ -333,7 +369,7 @@ mod tests {
     #[test]
     fn emb_04_errors_and_half_batches_are_no_answer() {
         let no = |body: &str, why: Why| {
-            assert_eq!(check(body.as_bytes(), 2, "m").map_err(|no| no.why), Err(why), "{body}")
+            assert_eq!(judged(body, 2, Form::Numbers).map_err(|no| no.why), Err(why), "{body}")
         };
         let error = r#"{"error":{"message":"HTTP 429: slow down, retry after 3 seconds","code":429}}"#;
         no(error, Why::Error(error.as_bytes().to_vec()));
@@ -346,5 +382,55 @@ mod tests {
         no(r#"{"data":[{"embedding":[1]},{"embedding":[1]},{"embedding":[1]}]}"#, Why::Empty);
         no("<html>", Why::Html);
         no(r#"{"data":[{"embedding":[1,"#, Why::Truncated);
+    }
+
+    #[test]
+    fn vectors_come_in_the_form_that_was_asked_for() {
+        let sent = |vector: &str, form: Form| {
+            let body = format!(
+                r#"{{"data":[{{"embedding": {vector} ,"index":0,"object":"o"}}],"model":"m","object":"l"}}"#
+            );
+            let answer = judged(&body, 1, form).map_err(|no| no.why)?;
+            let answer: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
+            Ok(answer["data"][0]["embedding"].to_string())
+        };
+        let (list, coded) = ("[0.5,-0.25,0.125]", r#""AAAAPwAAgL4AAAA+""#);
+        for (form, expected) in [(Form::Numbers, list), (Form::Base64, coded)] {
+            for came in [list, coded, r#""AAAAPwAAgL4AAAA\u002b""#] {
+                let unchanged = form == Form::Base64 && came.contains('\\');
+                let expected = if unchanged { coded } else { expected };
+                assert_eq!(sent(came, form), Ok(expected.into()), "{came} for {form:?}");
+            }
+            assert_eq!(sent("[null]", form), Err(Why::Empty));
+            assert_eq!(sent("\"\"", form), Err(Why::Empty));
+        }
+        assert_eq!(sent(list, Form::Other), Ok(list.into()));
+        assert_eq!(sent(coded, Form::Other), Ok(coded.into()));
+        assert_eq!(sent("\"no vector!\"", Form::Numbers), Err(Why::Empty));
+        assert_eq!(sent("[1e39]", Form::Base64), Err(Why::Empty));
+    }
+
+    #[test]
+    fn the_form_is_read() {
+        let check = |fields: &str, form: Form| {
+            let facts = read(&format!(r#""input":"a"{fields}"#)).expect(fields);
+            assert_eq!(facts.form, form, "{fields}");
+        };
+        check("", Form::Numbers);
+        check(r#","encoding_format":null"#, Form::Numbers);
+        check(r#","encoding_format":"float""#, Form::Numbers);
+        check(r#","encoding_format":"base64""#, Form::Base64);
+        check(r#","encoding_format":"int8""#, Form::Other);
+    }
+
+    #[test]
+    fn what_grows_too_long_is_no_answer() {
+        let vector = "AACA/".repeat(1 << 18);
+        let body = format!(
+            r#"{{"data":[{}]}}"#,
+            vec![format!(r#"{{"embedding":"{}"}}"#, &vector[..1 << 20]); 24].join(",")
+        );
+        assert_eq!(judged(&body, 24, Form::Numbers).map_err(|no| no.why), Err(Why::TooLong));
+        assert!(judged(&body, 24, Form::Base64).is_ok());
     }
 }

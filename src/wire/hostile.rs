@@ -6,7 +6,7 @@ use super::body::Body;
 use super::chat::ChatFacts;
 use super::chunk::{ChunkShaper, End, ShapeOptions, Step};
 use super::completion;
-use super::embeddings;
+use super::embeddings::{self, EmbeddingFacts};
 use super::fold;
 use super::head::Fallback;
 use super::sse::{Decoder, SseItem};
@@ -155,6 +155,8 @@ fn damaged_answers_are_refused_or_put_right() {
     let good = r#"{"id":"x","created":1.5,"choices":[{"message":{"content":[{"type":"text","text":"é"}],"tool_calls":[{"function":{"name":"f","arguments":{"a":1}}},{"id":"c","type":"function","function":{"name":"g","arguments":""}}]},"finish_reason":"end_turn"},{"index":1,"message":{"role":"assistant","content":"b","tool_calls":null},"finish_reason":"stop","usage":{}}],"usage":{"prompt_tokens":1.0},"error":null}"#;
     let vectors = r#"{"data":[{"embedding":[0.5,-1e-3]},{"object":"embedding","embedding":[1,2],"index":1}],"usage":{"prompt_tokens":3}}"#;
     let fallback = || Fallback { id: "chatcmpl-1".into(), created_s: 7, model: "m".into() };
+    let asked = Body::parse(br#"{"input":["a","b"],"encoding_format":"base64"}"#.to_vec()).expect("JSON");
+    let asked = EmbeddingFacts::read(&asked).expect("a good request");
     for seed in 0..ROUNDS {
         let mut rng = Rng::seeded(seed);
         let bytes = damaged(good, &mut rng);
@@ -167,7 +169,7 @@ fn damaged_answers_are_refused_or_put_right() {
             assert_eq!(again.choices, answer.choices, "seed {seed}: {text}");
         }
         let bytes = damaged(vectors, &mut rng);
-        if let Ok(answer) = embeddings::check(&bytes, 2, "m") {
+        if let Ok(answer) = embeddings::check(&bytes, &asked, "m") {
             serde_json::from_slice::<serde::de::IgnoredAny>(&answer.body)
                 .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", String::from_utf8_lossy(&bytes)));
         }

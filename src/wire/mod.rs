@@ -34,6 +34,8 @@ pub mod completion;
 pub mod fold;
 pub mod whole_calls;
 
+pub mod vector;
+
 // What upstreams say when they do not answer.
 pub mod upstream_error;
 

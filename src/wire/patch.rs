@@ -30,6 +30,11 @@ impl Patch {
         self.cuts.is_empty()
     }
 
+    /// Bytes of all changes so far.
+    pub fn len(&self) -> usize {
+        self.pool.len()
+    }
+
     /// Puts `bytes` in the place of `span`; an empty span inserts.
     pub fn replace(&mut self, span: Range<usize>, bytes: &[u8]) {
         self.replace_with(span, |pool| pool.extend_from_slice(bytes));

@@ -30,6 +30,32 @@ fn options_reach_the_upstream() {
     assert_eq!(alpha.calls_to("/embeddings")[0].json()["dimensions"], json!(4));
 }
 
+/// What clients get of an upstream that knows only this form of a vector.
+fn told(vector: Value, fields: &str) -> Answer {
+    let data = json!([{"object": "embedding", "index": 0, "embedding": vector}]);
+    let body = json!({"object": "list", "data": data, "model": "e", "usage": {"prompt_tokens": 1, "total_tokens": 1}});
+    let (_alpha, beta, gateway) = two(Step::json(200, &body), ["e", "e"]);
+    let asked = format!(r#"{{"model":"e","input":"one"{fields}}}"#);
+    let answer = gateway.send(&Request::new("POST", "/v1/embeddings").body(asked)).ok();
+    assert!(beta.calls().is_empty(), "it is a good answer");
+    answer
+}
+
+#[test]
+fn vectors_come_in_the_form_that_was_asked_for() {
+    let (numbers, coded) = (json!([0.5, -0.25, 0.125]), json!("AAAAPwAAgL4AAAA+"));
+    let base64 = r#","encoding_format":"base64""#;
+    for came in [&numbers, &coded] {
+        let form = |fields: &str| told(came.clone(), fields).at("/data/0/embedding");
+        assert_eq!(form(base64), coded, "clients decode whatever comes as base64");
+        assert_eq!(form(""), numbers);
+        assert_eq!(form(r#","encoding_format":null"#), numbers);
+        assert_eq!(form(r#","encoding_format":"float""#), numbers);
+    }
+    let other = told(json!([1, 2]), r#","encoding_format":"int8""#);
+    assert_eq!(other.at("/data/0/embedding"), json!([1, 2]), "a form that only the upstream knows");
+}
+
 #[test]
 fn no_input_is_the_clients_fault() {
     let (alpha, _beta, gateway) = two(Step::ok(), ["e", "e"]);
