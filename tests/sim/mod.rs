@@ -29,7 +29,7 @@ use watch::Watch;
 use world::{DAY_MS, Fault, HOUR_MS, World};
 
 /// Mean time between requests; one in ten brings a burst.
-const PAUSE_MS: f64 = 90_000.0;
+const PAUSE_MS: f64 = 120_000.0;
 const BURST_MAX: usize = 12;
 /// Of so many requests one client leaves before its answer is whole.
 const LEAVES: usize = 40;
@@ -93,7 +93,9 @@ impl Sim {
     fn new(seed: u64, days: u64) -> Sim {
         let mut rng = Rng::seeded(seed);
         let world = World::new(&mut rng, days);
-        let settings = Settings::default();
+        let mut settings = Settings::default();
+        settings.failover.budget_ms = 30_000 + rng.below(150_000) as u64;
+        settings.max_attempts = 1 + rng.below(5) as u32;
         let resolution = Names::new(&world.catalog).resolve(&world.catalog, &settings, &[], Kind::Chat);
         let mut sim = Sim {
             world,
@@ -453,7 +455,7 @@ fn worlds_hold_what_routing_promises() {
     let (requests, served, calls) = (total(|s| s.requests), total(|s| s.served), total(|s| s.calls));
     println!("{count} worlds, {days} days: {requests} requests, {served} served, {calls} upstream calls");
     // A simulation in which little happens shows little.
-    assert!(requests >= 1_000 * days * count, "{requests} requests");
+    assert!(requests >= 700 * days * count, "{requests} requests");
     assert!(served * 10 >= requests * 5, "only {served} of {requests} requests were served");
     assert!(calls > served, "nothing ever failed");
 }
