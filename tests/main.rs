@@ -18,13 +18,15 @@ mod e2e {
     mod keys;
     /// The model list, and what model strings mean.
     mod models;
-    mod scratch;
     /// Event streams.
     mod stream;
 }
 
 /// The mock upstream and the harness, tried against each other.
 mod mock_upstream_itself;
+
+/// Routing against made-up worlds, over virtual days.
+mod sim;
 
 /// The rules of the house that a compiler does not know.
 mod tidy;

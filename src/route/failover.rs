@@ -432,7 +432,7 @@ impl Failover {
         }
         // What this request ruled out for itself is no reason for the next one to wait.
         let view = self.view(catalog, live, &[], now);
-        let ready = self.order.ready.iter().filter_map(|at| view.key_for(*at).err());
+        let ready = self.order.ready.iter().filter_map(|ready| view.key_for(ready.at).err());
         let off = self.order.off.iter().map(|(at, obstacle)| Blocked::new(*at, None, *obstacle, now));
         let blocked: Vec<Blocked> = ready.chain(off).collect();
         let network = blocked.iter().any(|blocked| blocked.obstacle == Obstacle::Offline)

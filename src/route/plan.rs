@@ -39,11 +39,20 @@ impl Ask {
     }
 }
 
+/// A model that may be called, with what a ranking needs of it close at hand.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready {
+    pub at: ModelIx,
+    slot: Slot,
+    /// Whether it has limits that other models of its provider do not share.
+    own_limits: bool,
+}
+
 /// The part of a plan that only configuration decides.
 #[derive(Debug, Default)]
 pub struct Order {
     /// Models that may be called, in natural order.
-    pub ready: Vec<ModelIx>,
+    pub ready: Vec<Ready>,
     /// How many of them are no last resort; those come first.
     first_choice: usize,
     /// The others, with the reason.
@@ -56,16 +65,22 @@ impl Order {
         for at in &resolution.models {
             match standing_obstacle(catalog, *at, needed) {
                 Some(obstacle) => order.off.push((*at, obstacle)),
-                None => order.ready.push(*at),
+                None => order.ready.push(ready(catalog, *at)),
             }
         }
         // An explicit order is the client's or the owner's own; elsewhere last resorts stand at the end already, and a
         // stable sort that finds nothing to do is cheap.
-        let is_last = |at: &ModelIx| !resolution.keep_order && catalog.provider(*at).last_resort;
+        let is_last = |ready: &Ready| !resolution.keep_order && catalog.provider(ready.at).last_resort;
         order.ready.sort_by_key(is_last);
         order.first_choice = order.ready.iter().position(is_last).unwrap_or(order.ready.len());
         order
     }
+}
+
+fn ready(catalog: &Catalog, at: ModelIx) -> Ready {
+    let (provider, model) = (catalog.provider(at), catalog.model(at));
+    let own_limits = !model.limits.max.is_empty() || provider.limits_scope == LimitsScope::Model;
+    Ready { at, slot: model.slot, own_limits }
 }
 
 /// What keeps a model from serving until somebody changes the configuration or the request.
@@ -209,19 +224,28 @@ pub(super) enum Ranking<'a> {
     Scored { heap: BinaryHeap<Reverse<Entry>>, exact: Box<dyn Fn(usize) -> f64 + 'a> },
 }
 
-/// Last resorts last, then by score, then in natural order.
+/// A place with its score, packed so that numbers order as the entries do: last resorts last, then by score (the bits
+/// of numbers that are not negative order as the numbers do, and their sign bit is free), then in natural order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Entry {
-    last_resort: bool,
-    /// Bits of a number that is not negative, which order as the numbers do.
-    score: u64,
-    place: u32,
-    bound: bool,
-}
+pub(super) struct Entry(u128);
 
 impl Entry {
-    fn scored(self, score: f64, bound: bool) -> Entry {
-        Entry { score: score.max(0.0).to_bits(), bound, ..self }
+    const LAST_RESORT: u128 = 1 << 127;
+    /// The score is only a lower bound.
+    const BOUND: u128 = 1;
+
+    fn new(place: usize, last_resort: bool, score: f64, bound: bool) -> Entry {
+        let last_resort = if last_resort { Entry::LAST_RESORT } else { 0 };
+        let score = u128::from(score.max(0.0).to_bits()) << 63;
+        Entry(last_resort | score | (place as u128) << 1 | u128::from(bound))
+    }
+
+    const fn place(self) -> usize {
+        (self.0 as u32 >> 1) as usize
+    }
+
+    fn exactly(self, score: f64) -> Entry {
+        Entry::new(self.place(), self.0 & Entry::LAST_RESORT != 0, score, false)
     }
 }
 
@@ -240,10 +264,10 @@ impl Iterator for Ranking<'_> {
             }
             Ranking::Scored { heap, exact } => loop {
                 let Reverse(entry) = heap.pop()?;
-                if !entry.bound {
-                    return Some(entry.place as usize);
+                if entry.0 & Entry::BOUND == 0 {
+                    return Some(entry.place());
                 }
-                heap.push(Reverse(entry.scored(exact(entry.place as usize), false)));
+                heap.push(Reverse(entry.exactly(exact(entry.place()))));
             },
         }
     }
@@ -272,18 +296,18 @@ impl View<'_> {
             Strategy::RoundRobin => turned(turn % order.first_choice.max(1)),
             Strategy::LeastUsed => {
                 let exact = |place: usize| {
-                    let at = order.ready[place];
+                    let at = order.ready[place].at;
                     self.least_fill(self.catalog.provider(at), Some(self.catalog.model(at)))
                 };
                 let of_provider = |provider: &'r Provider| self.provider_fill(provider);
-                self.scored(order, of_provider, |fill, at| (*fill, self.has_own_limits(at)), exact)
+                self.scored(order, of_provider, |fill, ready| (*fill, ready.own_limits), exact)
             }
             Strategy::Fastest => {
                 let (answer, now) = (self.ask.answer, self.now);
                 let of_provider =
                     |provider: &'r Provider| self.live.speeds.of_provider(provider.slot, answer, now);
-                let score = |speed: &ProviderSpeed<'_>, at| {
-                    (speed.of_model(self.catalog.model(at).slot, answer, now), false)
+                let score = |speed: &ProviderSpeed<'_>, ready: &Ready| {
+                    (speed.of_model(ready.slot, answer, now), false)
                 };
                 self.scored(order, of_provider, score, |_| 0.0)
             }
@@ -296,27 +320,20 @@ impl View<'_> {
         &'r self,
         order: &'r Order,
         of_provider: impl Fn(&'r Provider) -> T,
-        score: impl Fn(&T, ModelIx) -> (f64, bool),
+        score: impl Fn(&T, &Ready) -> (f64, bool),
         exact: impl Fn(usize) -> f64 + 'r,
     ) -> Ranking<'r> {
         let mut common: Vec<Option<Option<T>>> = Vec::new();
         common.resize_with(self.catalog.providers.len(), || None);
-        let entries = order.ready.iter().enumerate().filter_map(|(place, at)| {
-            let provider = self.catalog.provider(*at);
-            let common = common[usize::from(at.provider)].get_or_insert_with(|| {
+        let entries = order.ready.iter().enumerate().filter_map(|(place, ready)| {
+            let common = common[usize::from(ready.at.provider)].get_or_insert_with(|| {
+                let provider = self.catalog.provider(ready.at);
                 self.provider_obstacle(provider).is_none().then(|| of_provider(provider))
             });
-            let (score, bound) = score(common.as_ref()?, *at);
-            let last_resort = place >= order.first_choice;
-            let entry = Entry { last_resort, score: 0, place: place as u32, bound };
-            Some(Reverse(entry.scored(score, bound)))
+            let (score, bound) = score(common.as_ref()?, ready);
+            Some(Reverse(Entry::new(place, place >= order.first_choice, score, bound)))
         });
         Ranking::Scored { heap: entries.collect(), exact: Box::new(exact) }
-    }
-
-    fn has_own_limits(&self, at: ModelIx) -> bool {
-        !self.catalog.model(at).limits.max.is_empty()
-            || self.catalog.provider(at).limits_scope == LimitsScope::Model
     }
 
     /// The used fraction of the limits that a provider's models share, from memory while nothing has changed.
@@ -370,7 +387,7 @@ impl View<'_> {
     ) -> Option<(ModelIx, usize)> {
         // Models of one provider often stand together: what keeps all of them is found out once.
         let mut closed = None;
-        for at in ranking.filter_map(|place| order.ready.get(place)).filter(|at| allowed(at)) {
+        for at in ranking.filter_map(|place| Some(&order.ready.get(place)?.at)).filter(|at| allowed(at)) {
             if closed == Some(at.provider) {
                 continue;
             }
@@ -539,7 +556,7 @@ mod tests {
     fn ranked(catalog: &Catalog, live: &Live, strategy: Strategy, turn: usize) -> Vec<String> {
         let order = Order::new(catalog, &resolution(catalog, How::Auto), ASK.needed());
         let view = View { catalog, live, ask: &ASK, out: &[], window_above: None, now: NOW };
-        let name = |place: usize| catalog.model(order.ready[place]).reference.to_string();
+        let name = |place: usize| catalog.model(order.ready[place].at).reference.to_string();
         view.ranking(&order, strategy, turn).map(name).collect()
     }
 
