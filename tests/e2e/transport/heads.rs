@@ -48,7 +48,7 @@ fn http_07_ambiguous_lengths_smuggle_nothing() {
         check("content-length: 5\r\ntransfer-encoding: chunked\r\n", 400);
         check("transfer-encoding: chunked\r\ncontent-length: 5\r\n", 400);
         check("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", 400);
-        check("transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n", 501);
+        check("transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n", 400);
         check("transfer-encoding: chunked, chunked\r\n", 501);
         check("transfer-encoding: gzip, chunked\r\n", 501);
         check("transfer-encoding: xchunked\r\n", 501);

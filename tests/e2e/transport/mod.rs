@@ -141,7 +141,9 @@ fn whole_chat() -> Vec<u8> {
     Request::chat(&hello("m")).bytes()
 }
 
-/// A chat to the model of alpha that is this large.
+/// A chat to the model of alpha with an image this large.
 fn large_chat(bytes: usize) -> Value {
-    json!({"model": "m", "messages": [{"role": "user", "content": "x".repeat(bytes)}]})
+    let url = format!("data:image/png;base64,{}", "A".repeat(bytes));
+    let content = json!([{"type": "text", "text": "hi"}, {"type": "image_url", "image_url": {"url": url}}]);
+    json!({"model": "m", "messages": [{"role": "user", "content": content}]})
 }
