@@ -112,7 +112,7 @@ fn read_args(args: &[OsString], process: &mut Variables) -> Result<Option<bool>,
 }
 
 fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
-    sock::limit_memory_arenas();
+    sock::limit_memory();
     let demo = match demo {
         true => Some(Demo::start(&mut process).map_err(|error| Refusal::failed(format!("demo: {error}")))?),
         false => None,

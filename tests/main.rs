@@ -20,6 +20,10 @@ mod e2e {
     mod models;
     /// Event streams.
     mod stream;
+    /// Hostile and unlucky clients, on raw sockets.
+    mod transport;
+    /// Upstreams that send too much, too little or somewhere else.
+    mod upstream_bounds;
 }
 
 /// The mock upstream and the harness, tried against each other.

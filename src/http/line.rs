@@ -181,6 +181,11 @@ impl Line {
         }
     }
 
+    /// Whether something of the client is waiting to be read.
+    pub fn has_input(&self) -> bool {
+        sock::has_input(&self.socket)
+    }
+
     /// Whether the client has stopped sending, or is gone.
     pub fn has_hung_up(&self) -> bool {
         sock::has_hung_up(&self.socket)

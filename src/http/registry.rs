@@ -9,9 +9,14 @@ use parking_lot::{Condvar, Mutex};
 
 use super::line::Line;
 use super::sock::Ends;
+use crate::base::clock;
 
 /// Connections kept free for the box's own programs, so that others cannot lock the owner out.
 const LOOPBACK_RESERVE: usize = 16;
+
+/// A reader that is not starved has looked at the first bytes of its connection within this. Longer than that they are
+/// no reason to spare it, or slow heads would last.
+const BEGINNING_MS: u64 = 500;
 
 /// Why a newcomer is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,14 +105,18 @@ impl Registry {
         Ok(Seat { registry: Arc::clone(self), ends })
     }
 
-    /// Closes the connection that has been without a request for longest; false when none is without.
+    /// Closes the connection that has been without a request for longest; false when none is without. One that has
+    /// only just come, with a request that its reader has not seen yet, is spared while there are others.
     pub fn close_longest_idle(&self) -> bool {
         let lines = self.lines();
+        let now_ms = clock::uptime_ms();
         let mut idle: Vec<_> =
             lines.iter().filter_map(|line| line.idle_since_ms().map(|ms| (ms, line))).collect();
         idle.sort_by_key(|(since_ms, _)| *since_ms);
+        let beginning = |since_ms: u64, line: &Line| since_ms + BEGINNING_MS > now_ms && line.has_input();
+        let quiet = idle.iter().filter(|(since_ms, line)| !beginning(*since_ms, line));
         // The longest idle one may become busy between the two looks; then the next will do.
-        idle.iter().any(|(_, line)| line.close_if_idle())
+        quiet.chain(&idle).any(|(_, line)| line.close_if_idle())
     }
 
     /// The server stops: answers say `Connection: close`, connections end with the request that they are serving.

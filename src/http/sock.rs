@@ -34,15 +34,22 @@ pub fn raise_descriptor_limit(wanted: u64) -> u64 {
 /// What every POSIX system grants at least; counted with where the limit cannot be read.
 const POSIX_DESCRIPTORS_MIN: u64 = 20;
 
-/// Lets glibc keep at most two memory arenas. By default it makes one for each of many threads, and none of them
-/// gives its free pages to another.
-pub fn limit_memory_arenas() {
-    // SAFETY: the call takes two integers and changes a parameter of the allocator under the allocator's own lock.
+/// Keeps glibc's allocator small: at most two arenas, of which by default it makes one for each of many threads, and
+/// none gives its free pages to another; and large blocks in mappings of their own, which go back to the system when
+/// freed. By default the first large block that is freed raises the limit of "large", up to 32 MiB, so that from then on
+/// request bodies would tear holes into the arenas.
+pub fn limit_memory() {
+    // SAFETY: the calls take two integers and change parameters of the allocator under the allocator's own lock.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES);
     }
 }
+
+/// Above all that an ordinary request needs, so that only large bodies and answers pay for fresh pages.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const LARGE_BLOCK_BYTES: libc::c_int = 256 * 1024;
 
 /// Waits until `listener` has a connection to accept, or was shut down.
 pub fn wait_for_client(listener: &TcpListener) -> io::Result<()> {
@@ -52,6 +59,11 @@ pub fn wait_for_client(listener: &TcpListener) -> io::Result<()> {
             result => return result.map(|_| ()),
         }
     }
+}
+
+/// Whether something is there to be read: bytes, or the end of the stream.
+pub fn has_input(socket: &TcpStream) -> bool {
+    poll(socket.as_raw_fd(), libc::POLLIN, 0).unwrap_or(0) != 0
 }
 
 /// Whether the peer has closed its sending side, or the connection is gone, whatever data may still be unread.

@@ -264,6 +264,7 @@ fn fault_of(error: &ureq::Error, current: &Current) -> Fault {
 
 impl Reply {
     fn new(response: Response<ureq::Body>, call: &Rc<Current>) -> Reply {
+        call.barren_bytes.set(0);
         let (parts, body) = response.into_parts();
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let headers =
@@ -383,12 +384,14 @@ impl ReplyBody {
 }
 
 fn read_plain(reader: &mut impl Read, into: &mut [u8], call: &Current) -> Result<usize, Fault> {
-    reader.read(into).map_err(|error| match call.take_fault() {
+    let count = reader.read(into).map_err(|error| match call.take_fault() {
         Some(fault) => fault,
         None if call.ended.get() => call.closed(),
         None if error.kind() == std::io::ErrorKind::UnexpectedEof => call.closed(),
         None => call.fault(FaultKind::Protocol, "the framing of its answer is broken"),
-    })
+    })?;
+    call.barren_bytes.set(0);
+    Ok(count)
 }
 
 impl fmt::Debug for ReplyBody {

@@ -15,6 +15,9 @@ use crate::wire::exchange::{Fault, FaultKind, Phase};
 const BUFFER_BYTES: usize = 16 * 1024;
 /// A head must fit into the buffer whole, so it may grow to this.
 pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Longest run of bytes that are neither a whole head nor part of a body. Interim answers and trailers are thrown away
+/// as they come, so no buffer bounds them.
+const BARREN_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
 /// With less room than this the output is sent before more is taken.
 const ROOM_BYTES: usize = 1024;
 
@@ -83,6 +86,10 @@ impl Line {
             call.ended.set(true);
         } else {
             call.answered.set(true);
+            call.barren_bytes.set(call.barren_bytes.get() + read);
+        }
+        if call.barren_bytes.get() > BARREN_BYTES_MAX {
+            return Err(call.fault(FaultKind::TooLarge, "interim answers or trailers that do not end"));
         }
         Ok(read > 0)
     }

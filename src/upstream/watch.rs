@@ -121,6 +121,8 @@ pub(super) struct Current {
     pub sent: Cell<bool>,
     /// Whether any byte of an answer came.
     pub answered: Cell<bool>,
+    /// Bytes of the answer since the last that said something: a whole head, or a piece of the body.
+    pub barren_bytes: Cell<usize>,
     /// Whether the peer ended the connection.
     pub ended: Cell<bool>,
     /// What went wrong below ureq, whose own errors know less.
@@ -146,6 +148,7 @@ impl Current {
             reused: Cell::new(false),
             sent: Cell::new(false),
             answered: Cell::new(false),
+            barren_bytes: Cell::new(0),
             ended: Cell::new(false),
             fault: RefCell::new(None),
         })

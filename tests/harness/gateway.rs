@@ -108,6 +108,14 @@ impl Builder {
         self
     }
 
+    /// Grants the program no more than so many descriptors. The shell that sets the limit becomes the program.
+    pub fn descriptor_limit(mut self, limit: u32) -> Builder {
+        let script = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
+        let program = self.binary.display().to_string();
+        self.args.splice(0..0, ["-c".into(), script, program]);
+        self.binary("sh")
+    }
+
     /// Writes the files and starts the program; returns when it serves.
     pub fn start(self) -> Gateway {
         let key = self.key.clone();
@@ -288,6 +296,11 @@ impl Gateway {
     /// Resident memory.
     pub fn rss_kib(&self) -> u64 {
         self.status_number("VmRSS:")
+    }
+
+    /// The most memory that was ever resident.
+    pub fn peak_rss_kib(&self) -> u64 {
+        self.status_number("VmHWM:")
     }
 
     pub fn threads(&self) -> u64 {

@@ -4,6 +4,7 @@
 
 mod answer;
 mod gateway;
+mod gzip;
 mod provider;
 mod request;
 mod wire;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 pub use answer::{Answer, Event, EventKind};
 pub use gateway::{Builder, Exit, Gateway};
+pub use gzip::{gzip, gzip_bomb};
 pub use mock_upstream::{
     Act, Call, ClosedPort, End, FOREVER, Framing, Gzip, MockOptions, MockUpstream, Newline, SilentPort, Step,
     ToolCall, ToolStyle, Usage, delta, event, finish,

@@ -2,6 +2,8 @@
 //! of its arrival. It forgives nothing, since it stands for every client there is.
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
@@ -97,6 +99,22 @@ impl Wire {
             head = self.head();
         }
         self.finish(head, Vec::new(), Vec::new())
+    }
+
+    /// Reads the next answer while `send` is called again and again on a thread of its own, until it fails or the
+    /// answer is whole.
+    pub fn answer_while(
+        &mut self,
+        mut send: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send,
+    ) -> Answer {
+        let mut hand = self.stream.try_clone().expect("a socket can be held twice");
+        let answered = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| while !answered.load(Ordering::SeqCst) && send(&mut hand).is_ok() {});
+            let answer = std::panic::catch_unwind(AssertUnwindSafe(|| self.answer()));
+            answered.store(true, Ordering::SeqCst);
+            answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     /// Reads the head of the next answer; the body is for [`Wire::piece`].
