@@ -277,7 +277,7 @@ impl Sim {
             Reply::ErrorIn200(body) => End::ErrorInAnswer { headers: &none, body: body.as_bytes() },
             Reply::Nothing(kind) => End::NoAnswer(*kind),
             Reply::Broken(..) => End::Fault(&fault),
-            Reply::Left => End::ClientLeft,
+            Reply::Left => End::ClientLeft { reached: true },
         };
         let provider = self.world.catalog.provider(model);
         let outcome = classify(&Signal { provider, prompt_tokens, clock_behind: false, end }, now);
