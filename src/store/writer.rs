@@ -219,7 +219,7 @@ impl Writer {
                     self.urgent = true;
                 }
                 Ok(Message::Forget(keys)) => {
-                    self.state_since.get_or_insert_with(Instant::now);
+                    self.state_since.get_or_insert_with(clock::instant);
                     self.state.extend(keys.into_iter().map(|key| (key, None)));
                 }
                 Ok(Message::Recent { limit, reply }) => {
@@ -282,7 +282,7 @@ impl Writer {
         self.needs_everything = false;
         let changed = !changes.is_empty();
         if changed {
-            self.state_since.get_or_insert_with(Instant::now);
+            self.state_since.get_or_insert_with(clock::instant);
             self.state.extend(changes);
         }
         changed
