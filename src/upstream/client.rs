@@ -30,6 +30,9 @@ pub const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const ERROR_BYTES_MAX: usize = 64 * 1024;
 /// How much is read at a time.
 const PIECE_BYTES: usize = 16 * 1024;
+/// Room for a common answer, and the least that a further read is worth.
+const FIRST_BYTES: usize = 2 * 1024;
+const SPARE_BYTES_MIN: usize = 256;
 const USER_AGENT: &str = concat!("freeway/", env!("CARGO_PKG_VERSION"));
 
 /// Headers that belong to the exchange itself. A provider file cannot set them.
@@ -369,7 +372,11 @@ impl ReplyBody {
     fn append(&mut self, body: &mut Vec<u8>, max_bytes: usize) -> Result<bool, Fault> {
         loop {
             let known = body.len();
-            let room = PIECE_BYTES.min(max_bytes - known);
+            if body.capacity() - known < SPARE_BYTES_MIN {
+                // Grows with the body, so that a common answer costs one small allocation.
+                body.reserve(known.clamp(FIRST_BYTES, PIECE_BYTES));
+            }
+            let room = (body.capacity() - known).min(PIECE_BYTES).min(max_bytes - known);
             if room == 0 {
                 return Ok(false);
             }
