@@ -1,3 +1,4 @@
+//! Too many of everything, clients that do not read, and the stop.
 use std::time::Instant;
 
 use super::*;
