@@ -125,6 +125,23 @@ fn bodies_beyond_the_budget_of_all_are_refused() {
 }
 
 #[test]
+fn a_few_slow_uploads_do_not_use_up_the_budget_of_all() {
+    const UPLOAD_BYTES: usize = 1 << 20;
+    Siege::with(json!({"bodiesInFlightBytes": 2 * UPLOAD_BYTES})).run(|siege| {
+        // Memory doubles as a body comes, so that each holds all of its size by now.
+        let uploads = [(); 2].map(|()| {
+            let mut wire = siege.wire();
+            wire.send(chat_head(&format!("content-length: {UPLOAD_BYTES}\r\n")));
+            wire.send(vec![b' '; UPLOAD_BYTES * 6 / 10]);
+            wire
+        });
+        thread::sleep(Duration::from_millis(300));
+        siege.gateway.chat("m").ok();
+        drop(uploads);
+    });
+}
+
+#[test]
 fn large_bodies_of_many_clients_stay_within_the_budget() {
     Siege::new().upstream([Step::ok().delay_ms(300).times(FOREVER)]).run(|siege| {
         let request = Request::chat(&large_chat(7 << 20)).bytes();
