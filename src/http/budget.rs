@@ -7,6 +7,12 @@ use parking_lot::{Condvar, Mutex};
 /// How long a body waits for others to be finished before its request is refused.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
+/// Bodies up to this size may use all of the budget. Larger ones leave a part of it alone, so that a few slow uploads
+/// cannot keep everybody else out for as long as they take.
+const SMALL_BYTES: usize = 256 * 1024;
+/// Which part of the budget that is.
+const KEPT_PART: usize = 8;
+
 /// The budget. Every body takes from it as it grows, not as it is announced: who only announces holds nothing.
 #[derive(Debug)]
 pub struct Budget {
@@ -18,6 +24,13 @@ pub struct Budget {
 impl Budget {
     pub fn new(max_bytes: usize) -> Arc<Budget> {
         Arc::new(Budget { max_bytes, used_bytes: Mutex::new(0), freed: Condvar::new() })
+    }
+
+    /// Whether a share may grow from `held` to `bytes` while all together use `used`. A body that is alone may use all.
+    fn has_room(&self, used: usize, held: usize, bytes: usize) -> bool {
+        let others = used - held;
+        let kept = if bytes > SMALL_BYTES && others > 0 { self.max_bytes / KEPT_PART } else { 0 };
+        others + bytes <= self.max_bytes - kept
     }
 
     pub fn used_bytes(&self) -> usize {
@@ -57,9 +70,10 @@ impl Share {
             return true;
         };
         let mut used = self.budget.used_bytes.lock();
-        if *used + more > self.budget.max_bytes {
+        let is_full = |used: usize| !self.budget.has_room(used, self.bytes, bytes);
+        if is_full(*used) {
             let deadline = Instant::now() + wait;
-            while *used + more > self.budget.max_bytes {
+            while is_full(*used) {
                 if self.budget.freed.wait_until(&mut used, deadline).timed_out() {
                     return false;
                 }
@@ -93,6 +107,19 @@ mod tests {
         assert_eq!(budget.used_bytes(), 30);
         drop(second);
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn large_bodies_leave_room_for_small_ones() {
+        let budget = Budget::new(8 * SMALL_BYTES);
+        let (mut first, mut second) = (Share::new(&budget), Share::new(&budget));
+        assert!(first.cover_within(8 * SMALL_BYTES, Duration::ZERO), "it is alone");
+        first.trim(5 * SMALL_BYTES);
+        assert!(!second.cover_within(2 * SMALL_BYTES + 1, Duration::ZERO));
+        assert!(second.cover_within(2 * SMALL_BYTES, Duration::ZERO));
+        let mut small = Share::new(&budget);
+        assert!(small.cover_within(SMALL_BYTES, Duration::ZERO));
+        assert!(!Share::new(&budget).cover_within(1, Duration::ZERO));
     }
 
     #[test]

@@ -40,8 +40,8 @@ const WORKER_STACK_BYTES: usize = 512 * 1024;
 const READER_IDLE: Duration = Duration::from_secs(5);
 const WORKER_IDLE: Duration = Duration::from_secs(20);
 
-/// First and longest pause after a failed accept.
-const BACKOFF_FIRST: Duration = Duration::from_millis(20);
+/// First and longest pause after a failed accept. A connection that was closed to make room is gone within the first.
+const BACKOFF_FIRST: Duration = Duration::from_millis(2);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Most bytes read from a newcomer that is turned away, so that it can read why.
 const FAREWELL_BYTES_MAX: usize = 64 * 1024;
@@ -268,7 +268,8 @@ impl Acceptor {
         if self.house.registry.is_stopping() {
             return Ok(());
         }
-        let likely = sock::next_descriptors(&self.watched)?;
+        // A newcomer who could not be served is not let in: others make room for it, or it waits in the kernel's queue.
+        let likely: [_; DESCRIPTORS_PER_CONNECTION as usize] = sock::next_descriptors(&self.watched)?;
         // It panics when it finds no descriptor for its second handle of the socket.
         let accepted =
             catch_unwind(AssertUnwindSafe(|| Tiny::accept_connection(&self.listener, &self.plain)));

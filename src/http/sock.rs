@@ -121,13 +121,20 @@ pub fn received_bytes(socket: &TcpStream) -> Option<u64> {
     (result == 0 && length as usize >= known).then_some(info.tcpi_bytes_received)
 }
 
-/// The descriptor numbers that the next two opened files will probably get: the lowest free ones.
+/// The descriptor numbers that the next opened files will probably get: the lowest free ones, in order.
 ///
 /// # Errors
-/// When no two are free.
-pub fn next_descriptors(listener: &TcpListener) -> io::Result<[RawFd; 2]> {
-    let (first, second) = (listener.try_clone()?, listener.try_clone()?);
-    Ok([first.as_raw_fd(), second.as_raw_fd()])
+/// When fewer than `N` are free.
+pub fn next_descriptors<const N: usize>(listener: &TcpListener) -> io::Result<[RawFd; N]> {
+    let mut numbers = [0; N];
+    // All are open at once, then closed together.
+    let mut opened = Vec::with_capacity(N);
+    for number in &mut numbers {
+        let descriptor = listener.try_clone()?;
+        *number = descriptor.as_raw_fd();
+        opened.push(descriptor);
+    }
+    Ok(numbers)
 }
 
 /// Finds the socket that was just accepted on `port` and duplicates it.

@@ -63,7 +63,7 @@ pub fn make(
     turn: &Rc<Turn>,
     client: &Client,
     target: &Target<'_>,
-    body: &[u8],
+    body: &[&[u8]],
     cut: &Arc<Cut>,
     books: &mut Books<'_>,
 ) -> Attempted {

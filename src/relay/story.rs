@@ -175,7 +175,7 @@ impl Story<'_> {
             on_served: &served,
         };
         let attempted =
-            attempt::make(self.turn, &self.gateway.client, &target, &adapted, self.cut, &mut books);
+            attempt::make(self.turn, &self.gateway.client, &target, &adapted.pieces(), self.cut, &mut books);
         let outcome = self.judge(&target, &attempted);
         if matches!(attempted.ending, Ending::Served) {
             return Told::All;

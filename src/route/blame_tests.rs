@@ -796,6 +796,15 @@ fn row_network_three_unreachable_hosts_are_our_own_network() {
 }
 
 #[test]
+fn row_network_a_gateway_without_descriptors_blames_nobody() {
+    let mut bed = far_and_near();
+    let run = bed.run(|_| Reply::Fault(FaultKind::Exhausted, Phase::Connect, false, 1));
+    assert_eq!(run.code(), (502, "all_attempts_failed"));
+    bed.check_benches(&[]);
+    assert_eq!(bed.run(|_| Serve).calls, ["a/m#1"], "nor is it the network");
+}
+
+#[test]
 fn row_network_slow_failures_and_answers_in_between_are_the_hosts() {
     let mut bed = far_and_near();
     let run = bed.run(|_| Reply::Fault(FaultKind::Timeout, Phase::Connect, false, 10_000));

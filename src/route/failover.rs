@@ -387,7 +387,7 @@ impl Failover {
                 }
             }
             Class::ProviderDown if call.alone => self.out.push(Scope::Model(model)),
-            Class::ProviderDown | Class::Unreachable | Class::Clock => {
+            Class::ProviderDown | Class::Unreachable | Class::Clock | Class::Exhausted => {
                 self.out.push(Scope::Provider(call.provider.slot));
             }
             Class::BadRequest => self.drop_fields(live, call, at, key, failure, has_field),

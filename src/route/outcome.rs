@@ -112,6 +112,8 @@ pub enum Class {
     ModelDown,
     /// Our clock is wrong, so that certificates look as if they were not valid yet.
     Clock,
+    /// We have no descriptor left, which is no news of anybody else.
+    Exhausted,
     NoAnswer,
     EmptyAnswer,
     BadRequest,
@@ -128,6 +130,7 @@ impl Class {
             Class::LimitTooSmall | Class::TooLong => "request and model",
             Class::ProviderDown | Class::Unreachable => "provider",
             Class::Clock => "clock",
+            Class::Exhausted => "gateway",
             Class::BadRequest | Class::Policy => "request",
         }
     }
@@ -249,9 +252,11 @@ fn of_fault(fault: &Fault, clock_behind: bool) -> Failure {
         FaultKind::Closed | FaultKind::Cut => "closed",
         FaultKind::Protocol => "protocol",
         FaultKind::TooLarge => "too-large",
+        FaultKind::Exhausted => "no-descriptor",
     };
     let class = match fault.kind {
         FaultKind::CertNotYetValid if clock_behind => Class::Clock,
+        FaultKind::Exhausted => Class::Exhausted,
         FaultKind::Dns | FaultKind::Refused | FaultKind::Unreachable | FaultKind::Proxy => Class::Unreachable,
         FaultKind::Timeout if fault.phase <= Phase::Connect => Class::Unreachable,
         _ => Class::ProviderDown,

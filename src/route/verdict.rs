@@ -154,7 +154,12 @@ impl Call<'_> {
                 let term = Term::Patient { steps, free_strikes: FREE_STRIKES };
                 self.bench(live, Scope::Model(model), Cause::NoAnswer, term);
             }
-            Class::LimitTooSmall | Class::TooLong | Class::Clock | Class::BadRequest | Class::Policy => {}
+            Class::LimitTooSmall
+            | Class::TooLong
+            | Class::Clock
+            | Class::Exhausted
+            | Class::BadRequest
+            | Class::Policy => {}
         }
     }
 

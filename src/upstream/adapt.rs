@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::catalog::provider::{Model, Provider, Quirks};
-use crate::wire::body::{Body, Edits};
+use crate::wire::body::{Body, Edits, Spliced};
 use crate::wire::chat::ChatFacts;
 use crate::wire::embeddings::EmbeddingFacts;
 use crate::wire::error::ApiError;
@@ -51,13 +51,13 @@ const ESSENTIAL: [&str; 3] = ["model", "messages", "input"];
 ///
 /// `remembered_drops` are fields that this upstream has refused before. The client's body is one that `facts` was read
 /// from.
-pub fn adapt(
-    body: &Body,
+pub fn adapt<'b>(
+    body: &'b Body,
     facts: &ChatFacts,
     provider: &Provider,
     model: &Model,
     remembered_drops: &[String],
-) -> Result<Vec<u8>, ApiError> {
+) -> Result<Spliced<'b>, ApiError> {
     let quirks = &provider.quirks;
     let mut edits = Edits::default();
     edits.set("model", json::quoted(&model.id));
@@ -87,18 +87,18 @@ pub fn adapt(
     }
     quirks.force_params.iter().for_each(|(name, value)| edits.set(name, raw_json(value)));
     drop_fields(remembered_drops, &mut edits);
-    Ok(body.spliced(&edits))
+    Ok(body.in_pieces(&edits))
 }
 
 /// The body of an embeddings request for one model of one provider. Token ids for an upstream that does not take them
 /// are a 400: they cannot be turned into text without the vocabulary they were made with.
-pub fn adapt_embeddings(
-    body: &Body,
+pub fn adapt_embeddings<'b>(
+    body: &'b Body,
     facts: &EmbeddingFacts,
     provider: &Provider,
     model: &Model,
     remembered_drops: &[String],
-) -> Result<Vec<u8>, ApiError> {
+) -> Result<Spliced<'b>, ApiError> {
     let quirks = &provider.quirks;
     if facts.token_ids && !quirks.token_inputs {
         let message = format!("{} takes texts, not token ids; send `input` as text", provider.label);
@@ -115,7 +115,7 @@ pub fn adapt_embeddings(
     drop_fields(quirks.drop_params.iter().chain(&model.drop_params), &mut edits);
     quirks.rename_params.iter().for_each(|(from, to)| edits.rename(from, to));
     drop_fields(remembered_drops, &mut edits);
-    Ok(body.spliced(&edits))
+    Ok(body.in_pieces(&edits))
 }
 
 fn raw_json(value: &Value) -> Vec<u8> {
@@ -264,7 +264,9 @@ mod tests {
         let body = Body::parse(format!("{{{MESSAGES}{fields}}}").into_bytes()).expect("valid JSON");
         let facts = ChatFacts::read(&body, 500).expect(fields);
         let remembered: Vec<String> = remembered.iter().map(|name| (*name).to_owned()).collect();
-        let out = adapt(&body, &facts, &provider(quirks), &model(), &remembered).expect("it can be adapted");
+        let out = adapt(&body, &facts, &provider(quirks), &model(), &remembered)
+            .expect("it can be adapted")
+            .into_bytes();
         Body::parse(out.clone()).expect("still valid JSON");
         String::from_utf8(out).expect("UTF-8")
     }
@@ -390,7 +392,8 @@ mod tests {
         let body = Body::parse(br#"{"messages":[{"role":"developer","content":"d"}]}"#.to_vec())
             .expect("valid JSON");
         let facts = ChatFacts::read(&body, 500).expect("fine");
-        let out = adapt(&body, &facts, &provider(plain()), &model(), &[]).expect("it can be adapted");
+        let out =
+            adapt(&body, &facts, &provider(plain()), &model(), &[]).expect("it can be adapted").into_bytes();
         let expected = format!(r#"{{"messages":[{{"role":"system","content":"d"}}]{END}}}"#);
         assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);
     }
@@ -413,7 +416,9 @@ mod tests {
             let Ok(facts) = ChatFacts::read(&body, 500) else { continue };
             accepted += 1;
             for quirks in [plain(), strict.clone()] {
-                let out = adapt(&body, &facts, &provider(quirks), &model(), &[]).expect("it can be adapted");
+                let out = adapt(&body, &facts, &provider(quirks), &model(), &[])
+                    .expect("it can be adapted")
+                    .into_bytes();
                 let sent = Body::parse(out).unwrap_or_else(|e| panic!("seed {seed}: {}\n{text}", e.message));
                 let again = ChatFacts::read(&sent, 500);
                 let again = again.unwrap_or_else(|e| panic!("seed {seed}: {}\n{text}", e.message));
@@ -432,7 +437,8 @@ mod tests {
             let facts = EmbeddingFacts::read(&body).expect("fine");
             let quirks = Quirks { token_inputs, ..Quirks::default() };
             let out = adapt_embeddings(&body, &facts, &provider(quirks), &model(), &[]);
-            out.map(|out| String::from_utf8(out).expect("UTF-8")).map_err(|e| (e.status, e.param))
+            out.map(|out| String::from_utf8(out.into_bytes()).expect("UTF-8"))
+                .map_err(|e| (e.status, e.param))
         };
         for input in ["[101,2023]", "[[101],[2023,7]]"] {
             let expected = format!(r#"{{"input":{input},"model":"@cf/meta/llama"}}"#);

@@ -3,12 +3,13 @@
 //! Says what happened, never what it means: statuses, retries at other providers and benches are judged elsewhere.
 //! The one retry made here is silent: an idle connection that its peer has closed meanwhile.
 use std::fmt;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ureq::SendBody;
 use ureq::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use ureq::http::{self, Request, Response, Uri};
 
@@ -75,8 +76,8 @@ pub struct Call<'a> {
     pub method: Method,
     /// Below the provider's base URL; may hold a query.
     pub path: &'a str,
-    /// JSON; ignored by [`Method::Get`].
-    pub body: &'a [u8],
+    /// JSON, in pieces that are sent one after another; ignored by [`Method::Get`].
+    pub body: &'a [&'a [u8]],
     pub accept: Accept,
     pub cut: &'a Arc<Cut>,
     pub watch: &'a Rc<Watch>,
@@ -144,11 +145,17 @@ impl Client {
     }
 
     fn exchange(&self, call: &Call<'_>, uri: Uri, current: &Rc<Current>) -> Result<Reply, Fault> {
-        let headers = request_headers(call, &uri, current)?;
+        let mut headers = request_headers(call, &uri, current)?;
         let entered = enter(current);
         let answered = match call.method {
             Method::Get => self.agent.run(request(http::Method::GET, uri, headers, ())),
-            Method::Post => self.agent.run(request(http::Method::POST, uri, headers, call.body)),
+            Method::Post => {
+                let bytes: usize = call.body.iter().map(|piece| piece.len()).sum();
+                headers.insert(header::CONTENT_LENGTH, bytes.into());
+                let mut pieces = Pieces { piece: &[], rest: call.body };
+                let body = SendBody::from_reader(&mut pieces);
+                self.agent.run(request(http::Method::POST, uri, headers, body))
+            }
         };
         drop(entered);
         let reply = answered.map_err(|error| fault_of(&error, current))?;
@@ -167,6 +174,31 @@ impl Client {
     /// How many connections wait for a call.
     pub fn idle_connections(&self) -> usize {
         self.idle.len()
+    }
+}
+
+/// A body in pieces, read as one.
+struct Pieces<'a> {
+    /// What is left of the piece being read.
+    piece: &'a [u8],
+    rest: &'a [&'a [u8]],
+}
+
+impl Read for Pieces<'_> {
+    /// Gives as much as there is room for, so that short pieces do not become short writes.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < into.len() {
+            if self.piece.is_empty() {
+                let Some((next, rest)) = self.rest.split_first() else { break };
+                (self.piece, self.rest) = (next, rest);
+            }
+            let count = self.piece.len().min(into.len() - filled);
+            let (now, later) = self.piece.split_at(count);
+            into[filled..filled + count].copy_from_slice(now);
+            (self.piece, filled) = (later, filled + count);
+        }
+        Ok(filled)
     }
 }
 

@@ -166,10 +166,13 @@ fn connect(address: SocketAddr, within: Duration, call: &Current) -> Result<Arc<
 fn connect_fault(error: &io::Error, call: &Current) -> Fault {
     use io::ErrorKind;
     match error.kind() {
+        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            call.fault(FaultKind::Exhausted, "this gateway has no descriptor left for a connection")
+        }
         ErrorKind::ConnectionRefused => call.fault(FaultKind::Refused, "the connection was refused"),
         ErrorKind::TimedOut => call.timeout(),
         ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted => call.closed(),
-        // No route, network down, no descriptor left: the system's own words are short and hold no address.
+        // No route, network down: the system's own words are short and hold no address.
         _ => call.fault(FaultKind::Unreachable, format!("no connection: {error}")),
     }
 }

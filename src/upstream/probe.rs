@@ -136,7 +136,8 @@ fn ask(
     let started = Instant::now();
     let wait = Duration::from_millis(provider.timeouts.first_byte_ms).min(WAIT_MAX);
     let (cut, watch) = (Cut::new(), Watch::new(started + wait));
-    let call = Call { provider, key, method, path, body, accept: Accept::Json, cut: &cut, watch: &watch };
+    let call =
+        Call { provider, key, method, path, body: &[body], accept: Accept::Json, cut: &cut, watch: &watch };
     let Reply { status, headers, body: mut reply } = client.send(&call)?;
     // Half a list is no list, half an error is still an error.
     let body = if (200..300).contains(&status) {

@@ -73,8 +73,13 @@ impl Body {
         self.fields.iter().map(|field| self.name(field))
     }
 
-    /// The body with `edits` made, everything else byte for byte.
+    /// The body with `edits` made, everything else byte for byte, as one text.
     pub fn spliced(&self, edits: &Edits<'_>) -> Vec<u8> {
+        self.in_pieces(edits).into_bytes()
+    }
+
+    /// The same without a copy of what is long: large bodies are in memory once, not once more for each upstream.
+    pub fn in_pieces(&self, edits: &Edits<'_>) -> Spliced<'_> {
         let mut members: Vec<Member<'_>> = (0..self.fields.len()).map(|at| self.member(at)).collect();
         for edit in &edits.0 {
             edit.make(&mut members);
@@ -84,7 +89,15 @@ impl Body {
             (Some(first), Some(last)) => (&self.bytes[..first.key.start], &self.bytes[last.value.end..]),
             _ => self.bytes.split_at(end),
         };
-        let mut out = Vec::with_capacity(self.bytes.len() + 256);
+        let long = |span: &Range<usize>| span.len() >= LENT_BYTES_MIN;
+        let lent_bytes: usize = members
+            .iter()
+            .filter_map(|member| member.came.as_ref())
+            .filter(|span| long(span))
+            .map(Range::len)
+            .sum();
+        let mut pieces = Vec::new();
+        let mut out = Vec::with_capacity(self.bytes.len() - lent_bytes + 256);
         out.extend_from_slice(lead);
         let mut written = false;
         for member in members.iter().filter(|member| member.kept) {
@@ -99,10 +112,17 @@ impl Body {
                     out.push(b':');
                 }
             }
-            out.extend_from_slice(&member.value);
+            match member.came.clone().filter(long) {
+                Some(span) => {
+                    pieces.push(Cow::Owned(std::mem::take(&mut out)));
+                    pieces.push(Cow::Borrowed(&self.bytes[span]));
+                }
+                None => out.extend_from_slice(&member.value),
+            }
         }
         out.extend_from_slice(tail);
-        out
+        pieces.push(Cow::Owned(out));
+        Spliced(pieces)
     }
 
     fn field(&self, name: &str) -> Option<&Field> {
@@ -129,6 +149,7 @@ impl Body {
             name: Name::Written { name: self.name(field), with_colon },
             separator,
             value: Cow::Borrowed(&self.bytes[field.value.clone()]),
+            came: Some(field.value.clone()),
             kept: true,
         }
     }
@@ -213,12 +234,36 @@ impl<'a> Edits<'a> {
     }
 }
 
+/// Values from this length on are lent rather than copied. Below it one copy is cheaper than two pieces.
+const LENT_BYTES_MIN: usize = 64 * 1024;
+
+/// A body after its edits, to be sent piece by piece.
+#[derive(Debug)]
+pub struct Spliced<'b>(Vec<Cow<'b, [u8]>>);
+
+impl Spliced<'_> {
+    /// What the body consists of, in order.
+    pub fn pieces(&self) -> Vec<&[u8]> {
+        self.0.iter().map(Cow::as_ref).collect()
+    }
+
+    /// All of it as one text.
+    pub fn into_bytes(self) -> Vec<u8> {
+        match <[Cow<'_, [u8]>; 1]>::try_from(self.0) {
+            Ok([whole]) => whole.into_owned(),
+            Err(pieces) => pieces.concat(),
+        }
+    }
+}
+
 /// A field on its way out.
 struct Member<'a> {
     name: Name<'a>,
     /// Written before it unless it comes first.
     separator: &'a [u8],
     value: Cow<'a, [u8]>,
+    /// Where the value stands in the body, unless it is ours.
+    came: Option<Range<usize>>,
     kept: bool,
 }
 
@@ -248,12 +293,14 @@ impl Edit<'_> {
             Edit::Set(name, value) | Edit::Add(name, value) => match find(members, name) {
                 Some(at) if matches!(self, Edit::Set(..)) || &*members[at].value == b"null" => {
                     members[at].value = Cow::Borrowed(value);
+                    members[at].came = None;
                 }
                 Some(_) => {}
                 None => members.push(Member {
                     name: Name::Ours(name),
                     separator: b",",
                     value: Cow::Borrowed(value),
+                    came: None,
                     kept: true,
                 }),
             },
@@ -285,6 +332,23 @@ mod tests {
         let e = Body::parse(bytes.to_vec()).expect_err("a bad body");
         assert_eq!(e.status, 400);
         (e.code, e.message, e.param)
+    }
+
+    #[test]
+    fn long_values_are_lent_unless_an_edit_replaces_them() {
+        let long = "x".repeat(LENT_BYTES_MIN);
+        let text = format!(r#"{{"a":"{long}","model":"m","b":"{long}","c":1}}"#);
+        let body = parse(&text);
+        let mut edits = Edits::default();
+        edits.set("model", b"2".as_slice());
+        edits.set("b", b"3".as_slice());
+        let spliced = body.in_pieces(&edits);
+        let lent = body.raw("a").expect("it is there");
+        assert_eq!(spliced.pieces().len(), 3);
+        assert!(std::ptr::eq(spliced.pieces()[1], lent));
+        assert_eq!(spliced.into_bytes(), format!(r#"{{"a":"{long}","model":2,"b":3,"c":1}}"#).into_bytes());
+        let edits = Edits::default();
+        assert_eq!((body.in_pieces(&edits).pieces().len(), body.spliced(&edits) == body.bytes()), (5, true));
     }
 
     #[test]

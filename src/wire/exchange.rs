@@ -51,6 +51,8 @@ pub enum FaultKind {
     Protocol,
     /// An answer above our bounds.
     TooLarge,
+    /// This process has no descriptor left for a connection; it says nothing about the peer.
+    Exhausted,
     /// Cut by us: the client left, or the gateway stops.
     Cut,
 }

@@ -110,7 +110,13 @@ impl Wire {
         let mut hand = self.stream.try_clone().expect("a socket can be held twice");
         let answered = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| while !answered.load(Ordering::SeqCst) && send(&mut hand).is_ok() {});
+            scope.spawn(|| {
+                while !answered.load(Ordering::SeqCst) {
+                    if send(&mut hand).is_err() {
+                        break;
+                    }
+                }
+            });
             let answer = std::panic::catch_unwind(AssertUnwindSafe(|| self.answer()));
             answered.store(true, Ordering::SeqCst);
             answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -189,7 +189,7 @@ impl<'a> Asked<'a> {
             key: &self.provider.keys[0],
             method: self.method,
             path: self.path,
-            body: self.body,
+            body: &[self.body],
             accept: self.accept,
             cut: &self.cut,
             watch: &self.watch,

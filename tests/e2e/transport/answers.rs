@@ -1,3 +1,4 @@
+//! The forms of answers: `HEAD`, `OPTIONS`, HTTP/1.0, `100 Continue`, streams, pipelines.
 use super::*;
 
 #[test]

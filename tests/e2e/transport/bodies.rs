@@ -1,3 +1,4 @@
+//! Bodies that are announced and never come, packed, endless, slow, or not wanted.
 use std::io::Write;
 
 use super::*;

@@ -1,3 +1,4 @@
+//! Request heads that are wrong, ambiguous, endless or slow, and connections without any.
 use std::io::Write;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Clients that go away: before their request is whole, during the wait, amid the answer. The upstream is cut, nobody
+//! is blamed.
 use std::time::Instant;
 
 use super::*;
