@@ -18,8 +18,16 @@ mod e2e {
     mod keys;
     /// The model list, and what model strings mean.
     mod models;
-    /// Event streams.
-    mod stream;
+    /// Calls on their way to an upstream: connections, addresses, proxies.
+    mod network;
+    /// How event streams end, well or not, and what fills their silences.
+    mod sse_ends;
+    /// How event streams are cut into lines, events and packets.
+    mod sse_framing;
+    /// What counts as output of a stream, and what each of its chunks carries.
+    mod sse_output;
+    /// Token counts of streams.
+    mod sse_usage;
     /// Hostile and unlucky clients, on raw sockets.
     mod transport;
     /// Upstreams that send too much, too little or somewhere else.

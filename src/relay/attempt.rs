@@ -125,6 +125,9 @@ fn pass_stream(
     let mut relay =
         Relay::new(turn, watch, idle, target.budget_ends, shape(turn, target.model, turn.include_usage()));
     let streamed = relay.run(reply, books);
+    if relay.malformed() > 0 {
+        log::warn!("{} events of {} could not be read", relay.malformed(), target.model.reference);
+    }
     let usage = relay.usage();
     let ending = match streamed {
         Streamed::Whole(frames) => {

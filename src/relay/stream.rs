@@ -131,13 +131,18 @@ impl<'t> Relay<'t> {
         self.shaper.usage().unwrap_or_else(|| self.estimate())
     }
 
+    /// How many events could not be read, and were left out.
+    pub fn malformed(&self) -> u32 {
+        self.shaper.malformed()
+    }
+
     fn estimate(&self) -> Usage {
         tokens::estimated_usage(self.turn.prompt_tokens, self.shaper.output())
     }
 
     /// Shapes every event that has come; an event that ends the attempt is returned.
     fn take_items(&mut self) -> Option<Streamed> {
-        let mut alive = false;
+        let (was_finished, mut alive) = (self.finished, false);
         let mut failed = None;
         while let Some(item) = self.decoder.next() {
             let step = match item {
@@ -170,8 +175,9 @@ impl<'t> Relay<'t> {
                 }
             }
         }
-        if alive {
+        if alive && !was_finished {
             self.watch.set_phase(Phase::Stream);
+            // The grace runs from the finish on, whatever still comes.
             let by = clock::instant() + if self.finished { GRACE } else { self.idle };
             self.watch.set_deadline(if self.shaper.is_answer() { by } else { by.min(self.budget_ends) });
         }

@@ -586,6 +586,8 @@ fn row_404_of_a_wrong_address_is_the_providers() {
         r#"{"success":false,"errors":[{"code":7003,"message":"no route for /accounts/0123456789abcdef/x"}]}"#;
     assert_eq!(bed.run(a_fails(|| Status(404, body))).calls, ["a/m#1", "b/m#1"]);
     bed.wait_s(31);
+    assert_eq!(bed.run(a_fails(|| Status(400, body))).calls, ["a/m#1", "b/m#1"], "under 400 as well");
+    bed.wait_s(61);
     assert_eq!(bed.run(a_fails(|| ErrorIn200(body))).calls, ["a/m#1", "b/m#1"], "ERR-05, under 200 as well");
 }
 

@@ -343,7 +343,7 @@ fn judge(status: u16, error: &UpstreamError, own: &[(String, ErrorWord)]) -> Cla
             Some(ErrorWord::Credit) => Class::NoCredit,
             _ => Class::Forbidden,
         },
-        404 | 410 if words::says_no_route(error) => Class::ProviderDown,
+        400 | 404 | 410 if words::says_no_route(error) => Class::ProviderDown,
         404 | 410 => Class::ModelMissing,
         413 if words::says_token_rate(error) || code == Some(ErrorWord::RateLimit) => Class::RateLimited,
         413 => Class::TooLong,

@@ -121,7 +121,7 @@ const CODES: [(ErrorWord, &[&str]); 8] = [
 ];
 
 /// Phrases, in lower case, asked in this order: what comes first is the more particular.
-const PHRASES: [(ErrorWord, &[&str]); 7] = [
+const PHRASES: [(ErrorWord, &[&str]); 8] = [
     (
         ErrorWord::Auth,
         &[
@@ -149,6 +149,8 @@ const PHRASES: [(ErrorWord, &[&str]); 7] = [
             "payment required",
         ],
     ),
+    // Cloudflare, which says so under more than one status.
+    (ErrorWord::DailyQuota, &["daily free allocation", "daily allocation"]),
     (
         ErrorWord::ContextLength,
         &[

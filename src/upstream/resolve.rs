@@ -70,6 +70,10 @@ impl Name {
 impl Resolver {
     pub fn system() -> Resolver {
         Resolver::with(Arc::new(|name| {
+            // A hosts file may know one family only, and what listens here may do so on the other.
+            if name.eq_ignore_ascii_case("localhost") {
+                return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+            }
             Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
         }))
     }

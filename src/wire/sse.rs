@@ -196,8 +196,10 @@ pub fn sniff(bytes: &[u8]) -> Sniffed {
         Some(b'{' | b'[') => Sniffed::Json,
         Some(b':') => Sniffed::Events,
         Some(_) => {
-            let fields: [&[u8]; 4] = [b"data:", b"event:", b"id:", b"retry:"];
-            if fields.iter().any(|field| bytes.starts_with(field)) {
+            let fields: [&[u8]; 4] = [b"data", b"event", b"id", b"retry"];
+            // A field may be all of its line.
+            let ends = |rest: &[u8]| matches!(rest.first(), Some(b':' | b'\n' | b'\r'));
+            if fields.iter().any(|field| bytes.strip_prefix(*field).is_some_and(ends)) {
                 Sniffed::Events
             } else if fields.iter().any(|field| field.starts_with(bytes)) {
                 Sniffed::Undecided
@@ -361,12 +363,14 @@ mod tests {
         judge("data: {}", Sniffed::Events);
         judge("\u{feff}event:x", Sniffed::Events);
         judge(": comment", Sniffed::Events);
+        judge("data\n\n", Sniffed::Events);
+        judge("id\r", Sniffed::Events);
         judge("\r\n\r\n{\"id\"", Sniffed::Json);
         judge("[{\"error\"", Sniffed::Json);
         judge("<!doctype", Sniffed::Other);
         judge("database error", Sniffed::Other);
         judge("error: x", Sniffed::Other);
-        for undecided in ["", "\n ", "da", "even", "i"] {
+        for undecided in ["", "\n ", "da", "even", "i", "retry"] {
             judge(undecided, Sniffed::Undecided);
         }
         assert_eq!(sniff(b"\xef\xbb"), Sniffed::Undecided);

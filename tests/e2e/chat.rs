@@ -81,11 +81,28 @@ fn our_own_extensions_stay_here() {
 
 #[test]
 fn sse_15_an_answer_that_streams_unasked_becomes_one_whole() {
-    let (alpha, gateway) = gateway_over([Step::events([delta("he"), delta("llo"), finish("stop")])]);
-    let answer = gateway.chat("m").ok();
-    assert_eq!((answer.content().as_str(), answer.finish_reason().as_deref()), ("hello", Some("stop")));
-    assert_eq!(answer.at("/object"), "chat.completion");
-    assert_eq!(chats(&alpha)[0].json()["stream"], json!(false), "what is wanted is said outright");
+    let usage = r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}"#;
+    let step = Step::events([&delta("he"), &delta("llo"), &finish("stop"), usage]);
+    for (step, fields) in [
+        (step.clone(), json!({})),
+        (step.clone().newline(Newline::CrLf), json!({"stream": false})),
+        (step.header("content-type", "application/json"), json!({"stream": null})),
+    ] {
+        let (alpha, gateway) = gateway_over([step]);
+        let answer = gateway.chat_with("m", fields).ok();
+        assert_eq!((answer.content().as_str(), answer.finish_reason().as_deref()), ("hello", Some("stop")));
+        assert_eq!(answer.at("/object"), "chat.completion");
+        assert!(answer.at("/id").is_string() && answer.at("/created").is_u64(), "{answer}");
+        assert_eq!(answer.at("/usage/total_tokens"), json!(5));
+        gateway.metered(3, 2);
+        assert_eq!(chats(&alpha)[0].json()["stream"], json!(false), "what is wanted is said outright");
+    }
+}
+
+#[test]
+fn sse_15_a_stream_that_breaks_off_unasked_is_no_whole_answer() {
+    let (_alpha, _beta, gateway) = two_with_first([Step::events([delta("he")]).without_done()]);
+    gateway.chat("m").ok().served_by("beta").after_attempts(2);
 }
 
 #[test]
@@ -110,18 +127,40 @@ fn several_choices_come_through() {
 }
 
 #[test]
-fn err_03_a_good_answer_under_201_is_served() {
-    let (_alpha, gateway) = gateway_over([Step { status: 201, ..Step::say("made") }]);
-    assert_eq!(gateway.chat("m").ok().content(), "made");
+fn err_03_a_good_answer_under_another_2xx_is_served_and_metered() {
+    for status in [201, 202] {
+        let usage = Some(json!({"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}));
+        let step = Step { status, usage_values: usage, ..Step::say("made") };
+        let (_alpha, gateway) = gateway_over([step.clone(), step.usage(Usage::Last)]);
+        assert_eq!(gateway.chat("m").ok().after_attempts(1).content(), "made");
+        gateway.metered(11, 7);
+        assert_eq!(gateway.stream("m").well_formed_stream().after_attempts(1).content(), "made");
+        gateway.metered(11, 7);
+    }
 }
 
 #[test]
 fn fo_07_an_answer_cut_by_its_length_is_an_answer() {
-    let cut = Step { content: Some(String::new()), finish: Some("length".into()), ..Step::ok() };
-    let (alpha, beta, gateway) = two_with_first([cut]);
-    let answer = gateway.chat_with("m", json!({"max_tokens": 1})).ok().served_by("alpha");
-    assert_eq!(answer.finish_reason().as_deref(), Some("length"));
-    assert_eq!((chats(&alpha).len(), chats(&beta).len()), (1, 0));
+    let usage = json!({"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6,
+        "completion_tokens_details": {"reasoning_tokens": 1}});
+    let cut = Step {
+        content: Some(String::new()),
+        finish: Some("length".into()),
+        usage_values: Some(usage.clone()),
+        ..Step::ok()
+    };
+    let (alpha, beta, gateway) = two_with_first([cut.clone(), cut.usage(Usage::Last), Step::ok()]);
+    let asked = json!({"max_tokens": 1, "stream_options": {"include_usage": true}});
+    let whole = gateway.chat_with("m", json!({"max_tokens": 1})).ok();
+    let stream = gateway.stream_with("m", asked).well_formed_stream();
+    for answer in [whole, stream] {
+        let answer = answer.served_by("alpha").after_attempts(1);
+        assert_eq!((answer.content().as_str(), answer.finish_reason().as_deref()), ("", Some("length")));
+        assert_eq!(answer.usage(), Some(usage.clone()), "{answer}");
+        gateway.metered(5, 1);
+    }
+    gateway.chat("m").ok().served_by("alpha").after_attempts(1);
+    assert_eq!((chats(&alpha).len(), chats(&beta).len()), (3, 0));
 }
 
 #[test]

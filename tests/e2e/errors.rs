@@ -73,13 +73,42 @@ fn b11_more_tokens_than_a_minute_holds_is_413_and_not_a_wait() {
 }
 
 #[test]
+fn err_03_a_page_under_200_is_a_502_in_json() {
+    for page in ["<!doctype", "<html><body>hello</body></html>", "hello", ""] {
+        let step = Step { body: Some(page.into()), ..Step::ok() };
+        for step in [step.clone(), Step { stream: Some(false), ..step.header("content-type", "text/html") }] {
+            let (_alpha, gateway) = gateway_over([step.clone()]);
+            gateway.chat("m").error(502, "all_attempts_failed").never_says("<");
+            let (_alpha, gateway) = gateway_over([step]);
+            gateway.stream("m").error(502, "all_attempts_failed").never_says("<");
+        }
+    }
+}
+
+#[test]
 fn err_07_one_refusal_by_all_is_the_clients() {
     let refusal = json!({"error": {"message": "temperature must be 1 for this model", "type": "invalid_request_error",
-        "param": "messages"}});
-    let (_alpha, gateway) = gateway_over([Step::json(400, &refusal)]);
-    let answer = gateway.chat("m").about("messages");
-    assert_eq!(answer.status(), 400);
-    assert!(answer.at("/error/message").to_string().contains("temperature must be 1"), "{answer}");
+        "param": "temperature"}});
+    let step = || Step::json(400, &refusal);
+    let (alpha, beta) = (mock_that("alpha", [step()]), mock_that("beta", [step()]));
+    let gateway = Gateway::over([provider(&alpha).priority(1), provider(&beta).priority(2)]);
+    for fields in [json!({}), json!({"temperature": 0.5}), json!({"temperature": 0.5, "stream": true})] {
+        let answer = gateway.chat_with("m", fields).about("temperature");
+        assert_eq!(answer.status(), 400, "{answer}");
+        assert!(answer.at("/error/message").to_string().contains("temperature must be 1"), "{answer}");
+        assert_eq!(answer.at("/error/type"), "invalid_request_error");
+    }
+}
+
+#[test]
+fn err_07_only_outages_are_502_and_only_limits_are_429() {
+    let refusal = Step::json(400, &json!({"error": {"message": "no", "type": "invalid_request_error"}}));
+    for (first, status) in [(Step::status(500), 400), (Step::status(429), 400), (Step::status(401), 400)] {
+        let (alpha, beta) = (mock_that("alpha", [first.clone()]), mock_that("beta", [refusal.clone()]));
+        let gateway = Gateway::over([provider(&alpha).priority(1), provider(&beta).priority(2)]);
+        assert_eq!(gateway.chat("m").status(), status, "after {}", first.status);
+        assert_eq!((chats(&alpha).len(), chats(&beta).len()), (1, 1));
+    }
 }
 
 #[test]
@@ -101,12 +130,94 @@ fn b12_err_04_errors_in_odd_shapes_become_the_usual_one() {
 }
 
 #[test]
-fn err_05_account_ids_are_masked() {
-    let body = json!({"result": null, "success": false, "messages": [], "errors": [{"code": 7003,
-        "message": "no route for /client/v4/accounts/0123456789abcdef0123456789abcdef/ai/v1/chat/completions"}]});
-    let (_alpha, gateway) = gateway_over([Step::json(404, &body)]);
-    let answer = gateway.chat("m").never_says("0123456789abcdef0123456789abcdef");
-    assert!(answer.status() >= 400 && answer.json()["error"].is_object(), "{answer}");
+fn err_04_an_unknown_field_told_in_an_array_is_left_out() {
+    let refusal = json!([{"error": {"code": 400, "status": "INVALID_ARGUMENT",
+        "message": "Invalid JSON payload received. Unknown name \"logit_bias\": Cannot find field.",
+        "details": [{"@type": "type.googleapis.com/google.rpc.BadRequest",
+            "fieldViolations": [{"description": "Unknown name \"logit_bias\""}]}]}}]);
+    let (alpha, gateway) = gateway_over([Step::json(400, &refusal), Step::ok()]);
+    gateway.chat_with("m", json!({"logit_bias": {"1": 1}, "temperature": 0.5})).ok();
+    let sent: Vec<bool> = chats(&alpha).iter().map(|call| call.json().get("logit_bias").is_some()).collect();
+    assert_eq!(sent, [true, false]);
+    assert_eq!(chats(&alpha)[1].json()["temperature"], json!(0.5), "nothing else is left out");
+}
+
+#[test]
+fn err_04_the_delay_told_in_an_array_is_kept() {
+    let limit = json!([{"error": {"code": 429, "message": "You exceeded your current quota.",
+        "status": "RESOURCE_EXHAUSTED", "details": [
+            {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "17s"}]}}]);
+    // The inner status counts where the outer one is of no use.
+    for status in [429, 200] {
+        let (alpha, gateway) = gateway_over([Step::json(status, &limit)]);
+        let answer = gateway.chat("m").error(429, "all_attempts_failed");
+        assert!((10.0..=18.0).contains(&answer.number("retry-after")), "{answer}");
+        let blocked = gateway.chat("m").error(429, "all_providers_blocked");
+        assert!((10.0..=18.0).contains(&blocked.number("retry-after")), "{blocked}");
+        assert_eq!(chats(&alpha).len(), 1);
+    }
+}
+
+/// Cloudflare's envelope of a failure.
+fn envelope(code: u32, message: &str) -> Value {
+    json!({"result": null, "success": false, "messages": [], "errors": [{"code": code, "message": message}]})
+}
+
+#[test]
+fn err_05_a_route_that_does_not_exist_is_the_operators_to_mend() {
+    let id = "0123456789abcdef0123456789abcdef";
+    let body = envelope(7003, &format!("no route for /client/v4/accounts/{id}/ai/v1/chat/completions"));
+    for status in [404, 400, 200] {
+        let (alpha, gateway) = gateway_over([Step::json(status, &body)]);
+        let answer = gateway.chat("m").never_says(id);
+        assert!(answer.status() >= 400 && answer.json()["error"].is_object(), "{answer}");
+        assert!(answer.json().get("success").is_none(), "not in its own shape: {answer}");
+        gateway.wait_for_log("no route for /client/v4/accounts/…/ai/v1/chat/completions");
+        assert!(!gateway.log().contains(id), "the log shows the account");
+        let (first, beta) = (mock_that("alpha", [Step::json(status, &body)]), mock("beta"));
+        let gateway = Gateway::over([provider(&first).priority(1), provider(&beta).priority(2)]);
+        gateway.chat("m").ok().served_by("beta").after_attempts(2);
+        gateway.chat("m").ok().served_by("beta").after_attempts(1);
+        assert_eq!((chats(&alpha).len(), chats(&first).len()), (1, 1), "it is skipped from now on");
+    }
+}
+
+#[test]
+fn err_05_a_daily_allocation_that_is_used_up_is_a_limit() {
+    let body = envelope(4006, "you have used up your daily free allocation of 10,000 neurons");
+    for status in [429, 400, 200] {
+        let (_alpha, gateway) = gateway_over([Step::json(status, &body)]);
+        let answer = gateway.chat("m").error(429, "all_attempts_failed");
+        assert!(answer.number("retry-after") > 0.0, "{answer}");
+        gateway.chat("m").error(429, "all_providers_blocked");
+    }
+}
+
+#[test]
+fn err_06_whatever_an_error_looks_like_the_client_gets_json() {
+    let page = Step { body: Some(vec![b'x'; 10_000_000]), ..Step::status(503) };
+    let markup = Step::html(503);
+    let markup = Step { body: Some("<html><body>busy</body></html>".repeat(300_000).into()), ..markup };
+    let empty = Step { body: Some(Vec::new()), ..Step::status(503) };
+    for step in [Step::html(503), page, markup, empty, Step::status(503).gzip(Gzip::Truncated)] {
+        let (_alpha, gateway) = gateway_over([step]);
+        let answer = gateway.chat("m").never_says("<html");
+        assert!([502, 503].contains(&answer.status()) && answer.body.len() < 4_000, "{answer}");
+        answer.clone().error(answer.status(), "all_attempts_failed");
+    }
+}
+
+#[test]
+fn err_06_a_page_keeps_its_waiting_time() {
+    let (alpha, gateway) = gateway_over([Step::html(503).header("retry-after", 2), Step::ok()]);
+    let answer = gateway.chat("m");
+    assert!([502, 503].contains(&answer.status()), "{answer}");
+    let blocked = gateway.chat("m");
+    assert!(blocked.status() >= 429 && (1.0..=2.0).contains(&blocked.number("retry-after")), "{blocked}");
+    assert_eq!(chats(&alpha).len(), 1, "it is left alone");
+    eventually("it is asked again after 2 s", || gateway.chat("m").status() == 200);
+    let calls = chats(&alpha);
+    assert!(calls[1].at - calls[0].at >= std::time::Duration::from_millis(1_900), "too early");
 }
 
 #[test]

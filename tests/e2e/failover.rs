@@ -107,6 +107,21 @@ fn fo_02_streams_fail_over_like_whole_answers() {
 }
 
 #[test]
+fn fo_02_a_stream_is_failed_over_as_one_clean_stream() {
+    let begun = [
+        Act::write(event(r#"{"choices":[{"index":0,"delta":{"role":"assistant"}}]}"#)),
+        Act::Pause(50),
+        Act::Reset,
+    ];
+    for step in [Step::writes(begun), Step::say("hello").cut(5, End::Close), Step::half_status_line()] {
+        let (_alpha, _beta, gateway) = two_with_first([step]);
+        let answer = gateway.stream("m").well_formed_stream().served_by("beta").after_attempts(2);
+        assert_eq!(answer.content(), "[beta] hi");
+        assert!(answer.chunks().iter().all(|chunk| chunk["model"] == "m"), "{answer}");
+    }
+}
+
+#[test]
 fn fo_01_nothing_is_begun_anew_after_the_first_delta() {
     let acts = [Act::write(event(&delta("The sum i"))), Act::Pause(50), Act::Reset];
     let (_alpha, beta, gateway) = two_with_first([Step::writes(acts)]);
@@ -118,8 +133,24 @@ fn fo_01_nothing_is_begun_anew_after_the_first_delta() {
 #[test]
 fn fo_03_a_missing_model_everywhere_is_404() {
     let missing = json!({"error": {"message": "The model `m` does not exist", "code": "model_not_found"}});
-    let (_alpha, gateway) = gateway_over([Step::json(404, &missing)]);
-    gateway.chat("m").error(404, "model_not_found");
+    let step = || Step::json(404, &missing);
+    let (alpha, beta) = (mock_that("alpha", [step()]), mock_that("beta", [step()]));
+    let gateway = Gateway::over([provider(&alpha).priority(1), provider(&beta).priority(2)]);
+    gateway.chat("m").error(404, "model_not_found").after_attempts(2);
+    let (_alpha, gateway) = gateway_over([step()]);
+    gateway.stream("m").error(404, "model_not_found");
+}
+
+#[test]
+fn fo_03_a_missing_model_leaves_the_others_of_its_provider() {
+    let missing = json!({"error": {"message": "The model `m` does not exist", "code": "model_not_found"}});
+    let alpha = mock_that("alpha", [Step::json(404, &missing).for_model("m").times(FOREVER), Step::ok()]);
+    let beta = mock("beta");
+    let gateway =
+        Gateway::over([provider(&alpha).priority(1).model("m").model("other"), provider(&beta).priority(2)]);
+    gateway.chat("m").ok().served_by("beta").after_attempts(2);
+    gateway.chat("other").ok().served_by("alpha").after_attempts(1);
+    gateway.chat("m").ok().served_by("beta").after_attempts(1);
 }
 
 #[test]
@@ -146,48 +177,75 @@ fn fo_05_a_parameter_that_is_refused_is_left_out_once_and_for_all() {
 }
 
 #[test]
-fn fo_06_a_refused_connection_is_failed_over() {
-    let (closed, beta) = (ClosedPort::take().expect("a free port"), mock("beta"));
-    let gateway =
-        Gateway::over([Provider::at("alpha", &closed.url()).priority(1), provider(&beta).priority(2)]);
-    gateway.chat("m").ok().served_by("beta").after_attempts(2);
+fn fo_05_what_a_provider_is_known_to_refuse_never_reaches_it() {
+    let alpha = mock("alpha");
+    let strict = provider(&alpha).set("dropParams", json!(["store", "metadata", "service_tier"]));
+    let fields = json!({"store": false, "metadata": {}, "service_tier": "auto", "temperature": 0.5});
+    Gateway::over([strict]).chat_with("m", fields).ok().after_attempts(1);
+    let sent = chats(&alpha)[0].json().clone();
+    for field in ["store", "metadata", "service_tier"] {
+        assert!(sent.get(field).is_none(), "{sent}");
+    }
+    assert_eq!(sent["temperature"], json!(0.5));
 }
 
 #[test]
-fn fo_06_a_name_that_does_not_exist_is_failed_over() {
-    let beta = mock("beta");
-    let nowhere = Provider::at("alpha", "http://no-such-host.invalid/v1").priority(1);
-    Gateway::over([nowhere, provider(&beta).priority(2)]).chat("m").ok().served_by("beta");
-}
-
-#[test]
-fn fo_06_an_upstream_that_never_accepts_is_failed_over() {
-    let (silent, beta) = (SilentPort::take().expect("a free port"), mock("beta"));
-    let slow = Provider::at("alpha", &silent.url()).priority(1).set("timeouts", json!({"connectMs": 300}));
-    Gateway::over([slow, provider(&beta).priority(2)]).chat("m").ok().served_by("beta");
-}
-
-#[test]
-fn fo_06_an_upstream_that_never_answers_is_failed_over_and_left() {
-    let (alpha, beta) = (mock_that("alpha", [Step::hang()]), mock("beta"));
-    let slow = provider(&alpha).priority(1).set("timeouts", json!({"firstByteMs": 300}));
-    let gateway = Gateway::over([slow, provider(&beta).priority(2)]);
-    gateway.chat("m").ok().served_by("beta");
-    eventually("the dead call is closed", || chats(&alpha)[0].left_after.is_some());
-}
-
-#[test]
-fn fo_06_what_clients_read_names_no_host_and_no_port() {
-    let closed = ClosedPort::take().expect("a free port");
-    let gateway = Gateway::over([Provider::at("alpha", &closed.url())]);
-    let answer = gateway.chat("m").error(502, "all_attempts_failed");
-    answer.never_says(&closed.addr().port().to_string()).never_says("127.0.0.1");
+fn fo_05_several_parameters_that_are_refused_one_by_one() {
+    let refusal = |field: &str| {
+        let message = format!("unsupported parameters: {field}");
+        Step::json(400, &json!({"error": {"message": message, "param": field}}))
+    };
+    let (alpha, gateway) = gateway_over([refusal("store"), refusal("metadata"), Step::ok()]);
+    gateway.chat_with("m", json!({"store": false, "metadata": {}, "service_tier": "auto"})).ok();
+    let last = chats(&alpha).pop().expect("it was called").json().clone();
+    assert!(last.get("store").is_none() && last.get("metadata").is_none(), "{last}");
+    assert_eq!((chats(&alpha).len(), &last["service_tier"]), (3, &json!("auto")));
 }
 
 #[test]
 fn fo_08_an_empty_answer_is_no_answer() {
-    let empty = Step { content: Some(String::new()), ..Step::ok() };
-    fails_over([empty]);
+    let usage = Some(json!({"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}));
+    for content in [Some(String::new()), None] {
+        let body = json!({"choices": [{"index": 0, "finish_reason": "stop",
+            "message": {"role": "assistant", "content": content}}], "usage": usage});
+        fails_over([Step::json(200, &body)]);
+    }
+    let (_alpha, _beta, gateway) =
+        two_with_first([Step { content: Some(String::new()), usage_values: usage, ..Step::ok() }]);
+    gateway.stream("m").well_formed_stream().served_by("beta").after_attempts(2);
+}
+
+#[test]
+fn fo_08_another_provider_is_asked_once() {
+    let empty = || Step { content: Some(String::new()), ..Step::ok() };
+    let mocks = ["a", "b", "c"].map(|name| mock_that(name, [empty()]));
+    let gateway = Gateway::over([
+        provider(&mocks[0]).priority(1),
+        provider(&mocks[1]).priority(2),
+        provider(&mocks[2]).priority(3),
+    ]);
+    gateway.chat("m").error(502, "all_attempts_failed").after_attempts(2);
+    assert_eq!(mocks.each_ref().map(|mock| chats(mock).len()), [1, 1, 0]);
+}
+
+#[test]
+fn fo_08_what_explains_an_empty_text_is_an_answer() {
+    let whole = |message: Value, finish: &str| {
+        let body = json!({"choices": [{"index": 0, "finish_reason": finish, "message": message}],
+            "usage": {"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}});
+        Step::json(200, &body)
+    };
+    for step in [
+        whole(json!({"role": "assistant", "content": null, "refusal": "I will not"}), "stop"),
+        whole(json!({"role": "assistant", "content": ""}), "content_filter"),
+        whole(json!({"role": "assistant", "content": ""}), "length"),
+    ] {
+        let (alpha, beta, gateway) = two_with_first([step.clone(), step, Step::ok()]);
+        gateway.chat("m").ok().served_by("alpha").after_attempts(1);
+        gateway.stream("m").well_formed_stream().served_by("alpha").after_attempts(1);
+        gateway.chat("m").ok().served_by("alpha").after_attempts(1);
+        assert_eq!((chats(&alpha).len(), chats(&beta).len()), (3, 0));
+    }
 }
 
 #[test]
@@ -198,8 +256,17 @@ fn fo_08_a_tool_call_without_text_is_an_answer() {
 }
 
 #[test]
-fn err_02_no_choices_is_no_answer() {
-    fails_over([Step { choices: Some(0), ..Step::ok() }]);
+fn err_02_no_choices_is_no_answer_and_costs_all_the_same() {
+    let body = json!({"id": "x", "object": "chat.completion", "choices": [],
+        "usage": {"prompt_tokens": 5_000, "completion_tokens": 0, "total_tokens": 5_000}});
+    let (alpha, beta) = (mock_that("alpha", [Step::json(200, &body), Step::ok()]), mock("beta"));
+    let limits = json!({"tpd": 1_000_000});
+    let gateway = Gateway::over([provider(&alpha).priority(1).limits(limits), provider(&beta).priority(2)]);
+    gateway.chat("m").ok().served_by("beta").after_attempts(2);
+    let providers = gateway.get("/api/providers").ok().at("/providers");
+    let first = providers.as_array().and_then(|all| all.iter().find(|one| one["id"] == "alpha")).cloned();
+    let bars = first.expect("it is listed").to_string();
+    assert!(bars.contains("5000"), "the prompt is metered: {bars}");
 }
 
 #[test]
@@ -305,6 +372,18 @@ fn w9_one_request_left_is_one_call_whoever_asks() {
 }
 
 #[test]
+fn a_client_that_has_its_answer_finds_it_settled() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([provider(&alpha).limits(json!({"concurrency": 1}))]);
+    // The next request is on its way as soon as the last byte is there: no slot may still be taken then.
+    let mut wire = gateway.wire();
+    for round in 0..200 {
+        let request = hello_with("m", json!({"stream": round % 2 == 0}));
+        wire.ask(&Request::chat(&request)).ok().after_attempts(1);
+    }
+}
+
+#[test]
 fn w17_a_larger_window_serves_what_the_first_cannot_hold() {
     let (alpha, beta) = (mock("alpha"), mock("beta"));
     let small = provider(&alpha).priority(1).model_with("m", json!({"context": 8_000}));
@@ -349,49 +428,6 @@ fn quo_10_a_plan_limit_is_not_tried_again() {
     let limit = json!({"error": "you have reached your weekly usage limit (ref: 0000)"});
     fails_over_and_benches([Step::json(429, &limit)]);
     fails_over_and_benches([Step::json(402, &json!({"detail": "Check your subscription"}))]);
-}
-
-#[test]
-fn net_01_a_pooled_connection_that_died_is_nobodys_fault() {
-    let alpha =
-        mock_with(MockOptions { name: "alpha".into(), keep_alive_ms: Some(50), ..MockOptions::default() });
-    let gateway = Gateway::over([provider(&alpha)]);
-    gateway.chat("m").ok();
-    eventually("the upstream hangs up", || alpha.open_connections() == 0);
-    gateway.chat("m").ok().after_attempts(1);
-}
-
-#[test]
-fn net_01_a_pooled_connection_that_dies_under_the_request_is_replaced_once() {
-    let (alpha, gateway) = gateway_over([Step::ok(), Step::close(), Step::ok()]);
-    gateway.chat("m").ok();
-    gateway.chat("m").ok().after_attempts(1);
-    assert_eq!(chats(&alpha).len(), 3);
-}
-
-#[test]
-fn net_01_half_a_status_line_is_not_sent_again_to_the_same_host() {
-    let (alpha, beta, gateway) = two_with_first([Step::ok(), Step::half_status_line()]);
-    gateway.chat("m").ok().served_by("alpha");
-    gateway.chat("m").ok().served_by("beta").after_attempts(2);
-    assert_eq!((chats(&alpha).len(), chats(&beta).len()), (2, 1));
-}
-
-#[test]
-fn net_02_local_upstreams_are_reached_without_the_proxy() {
-    let alpha = mock("alpha");
-    let dead = ClosedPort::take().expect("a free port");
-    let proxy = format!("http://{}", dead.addr());
-    let builder =
-        Gateway::builder().provider(provider(&alpha)).env("HTTP_PROXY", &proxy).env("HTTPS_PROXY", &proxy);
-    builder.start().chat("m").ok();
-}
-
-#[test]
-fn net_03_every_address_of_a_name_is_tried() {
-    let alpha = mock("alpha");
-    let gateway = Gateway::over([Provider::at("alpha", &format!("http://localhost:{}/v1", alpha.port()))]);
-    gateway.chat("m").ok();
 }
 
 #[test]

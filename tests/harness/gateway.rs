@@ -277,6 +277,19 @@ impl Gateway {
         self.post("/v1/embeddings", &serde_json::json!({"model": model, "input": input}))
     }
 
+    /// The newest finished requests as the owner sees them, newest first.
+    pub fn turns(&self) -> Vec<Value> {
+        self.get("/api/logs").ok().at("/logs").as_array().expect("a list").clone()
+    }
+
+    /// Fails unless the newest request is in the log as served, with these token counts.
+    #[track_caller]
+    pub fn metered(&self, prompt: u64, completion: u64) {
+        let newest = self.turns().swap_remove(0);
+        let counted = (&newest["tokensIn"], &newest["tokensOut"], &newest["error"]);
+        assert_eq!(counted, (&prompt.into(), &completion.into(), &Value::Null), "{newest}");
+    }
+
     fn keyed(&self, request: Request) -> Request {
         match &self.key {
             Some(key) => request.key(key),

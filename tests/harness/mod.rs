@@ -7,6 +7,7 @@ mod gateway;
 mod gzip;
 mod provider;
 mod request;
+mod sse;
 mod wire;
 
 use std::thread;
@@ -22,6 +23,7 @@ pub use mock_upstream::{
 pub use provider::{Provider, provider};
 pub use request::{Request, hello, hello_with, weather_tool};
 pub use serde_json::{Value, json};
+pub use sse::{DONE, fin, paused, relayed, t, with_usage};
 pub use wire::{Head, Live, PATIENCE, Wire, lossy};
 
 /// A well-behaved upstream with this name.
