@@ -180,11 +180,16 @@ impl Story<'_> {
         if matches!(attempted.ending, Ending::Served) {
             return Told::All;
         }
-        let left = matches!(outcome, Outcome::ClientLeft { .. });
+        let left = match outcome {
+            Outcome::ClientLeft { reached } => Some(reached),
+            _ => None,
+        };
         books.close(outcome, self.spent(&attempted));
-        if left {
-            let error = Some(CLIENT_CLOSED_CODE);
-            self.record(CLIENT_CLOSED, error, Some(failover), Some(with), attempted.usage);
+        if let Some(reached) = left {
+            // What is counted stands in the log, too.
+            let unsaid = reached.then(|| Usage::estimate(self.ask.prompt_tokens, 0));
+            let (error, usage) = (Some(CLIENT_CLOSED_CODE), attempted.usage.or(unsaid));
+            self.record(CLIENT_CLOSED, error, Some(failover), Some(with), usage);
             return Told::All;
         }
         self.note_hop(failover);

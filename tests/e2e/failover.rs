@@ -1,6 +1,4 @@
 //! From one candidate to the next, by case and fault. The blame table itself is walked in `blame`.
-use std::time::Instant;
-
 use crate::harness::*;
 
 /// The first provider answers so, the second serves; the first got one call, and so did the second.
@@ -213,40 +211,6 @@ fn b2_an_error_as_the_first_event_is_failed_over() {
     let (alpha, beta, gateway) = two_with_first([Step { error_frame: Some(error), ..Step::ok() }]);
     gateway.stream("m").well_formed_stream().served_by("beta");
     assert_eq!((chats(&alpha).len(), chats(&beta).len()), (1, 1));
-}
-
-#[test]
-fn w6_a_client_that_leaves_a_stream_benches_nobody() {
-    let story = Step::say("a long story").drip_ms(100_000);
-    let (alpha, _beta, gateway) = two_with_first([story, Step::ok()]);
-    let mut live = gateway.open_stream("m");
-    live.event().expect("it has begun");
-    let left_at = Instant::now();
-    live.leave();
-    expect_cut(&alpha, left_at);
-    gateway.stream("m").well_formed_stream().served_by("alpha").after_attempts(1);
-}
-
-#[test]
-fn w6_what_a_client_that_left_used_is_counted() {
-    let alpha = mock_that("alpha", [Step::say("a long story").drip_ms(100_000), Step::ok()]);
-    let gateway = Gateway::over([provider(&alpha).limits(json!({"rpm": 1}))]);
-    let mut live = gateway.open_stream("m");
-    live.event().expect("it has begun");
-    live.leave();
-    eventually("the call is cut", || chats(&alpha)[0].left_after.is_some());
-    gateway.chat("m").error(429, "all_providers_blocked");
-    assert_eq!(chats(&alpha).len(), 1);
-}
-
-#[test]
-fn w9_one_request_left_is_one_call_whoever_asks() {
-    let alpha = mock_that("alpha", [Step::ok().delay_ms(100)]);
-    let gateway = Gateway::over([provider(&alpha).limits(json!({"rpm": 1}))]);
-    let answers = at_once(32, |_| gateway.chat("m"));
-    let served = answers.iter().filter(|answer| answer.status() == 200).count();
-    assert!(answers.iter().all(|answer| [200, 429].contains(&answer.status())));
-    assert_eq!((served, chats(&alpha).len()), (1, 1));
 }
 
 #[test]
