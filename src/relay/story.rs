@@ -22,7 +22,7 @@ use crate::catalog::names::{How, Resolution};
 use crate::quota::Spent;
 use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next};
 use crate::route::outcome::{End, Outcome, Signal, classify};
-use crate::route::plan::{Ask, Order};
+use crate::route::plan::{Ask, Blocked, Obstacle, Order};
 use crate::route::terminal;
 use crate::route::verdict::Policy;
 use crate::upstream::adapt;
@@ -91,7 +91,8 @@ impl Story<'_> {
             return self.refuse(&error, None, None, None);
         }
         let mut failover = self.failover(controls);
-        let wait_ends = clock::instant() + Duration::from_millis(controls.wait_ms);
+        let wait_ms = controls.wait_ms.min(self.snapshot.settings.failover.budget_ms);
+        let wait_ends = clock::instant() + Duration::from_millis(wait_ms);
         // A client may have left while its request waited for a worker.
         while !self.cut.is_cut() {
             let next = failover.next(&self.snapshot.catalog, &mut self.gateway.live.lock(), clock::now());
@@ -301,9 +302,7 @@ impl Story<'_> {
     /// Holds the request until a candidate frees up, if that is soon enough for this client. False when it is not, and
     /// when the client has left.
     fn wait_for(&self, dead: &Dead, wait_ends: Instant) -> bool {
-        let Some(retry_in_ms) = dead.blocked.iter().filter_map(|blocked| blocked.retry_in_ms).min() else {
-            return false;
-        };
+        let Some(retry_in_ms) = dead.blocked.iter().filter_map(look_again_ms).min() else { return false };
         let ends = clock::instant() + Duration::from_millis(retry_in_ms) + WAIT_MARGIN;
         if ends > wait_ends {
             return false;
@@ -328,6 +327,17 @@ enum Told {
 
 /// Benches and windows end a moment after the time that was read.
 const WAIT_MARGIN: Duration = Duration::from_millis(20);
+
+/// When a held request looks again for a place that an ending call gives back, which nobody can foretell.
+const BUSY_LOOK_MS: u64 = 100;
+
+/// How long until it is worth a look whether a model is free.
+fn look_again_ms(blocked: &Blocked) -> Option<u64> {
+    match blocked.obstacle {
+        Obstacle::Full { retry_in_ms: None, .. } => Some(BUSY_LOOK_MS),
+        _ => blocked.retry_in_ms,
+    }
+}
 
 /// How an answer with these headers leaves the key and the model that served it.
 pub fn served(headers: &Headers, target: &Target<'_>, prompt_tokens: u64) -> Outcome {

@@ -145,9 +145,7 @@ fn fastest_goes_by_the_first_token_of_streams() {
 
 #[test]
 fn fastest_does_not_mistake_failing_fast_for_being_fast() {
-    let (mocks, gateway) = three(
-        json!({"strategy": "fastest", "failover": {"bench": {"modelMissing": {"firstMs": 1, "capMs": 1}}}}),
-    );
+    let (mocks, gateway) = three(json!({"strategy": "fastest"}));
     let html = Step::html(200).times(FOREVER);
     mocks[1].script([html]);
     for mock in [&mocks[0], &mocks[2]] {
