@@ -1,6 +1,6 @@
 //! Limits of providers: reserved before a call, settled after it, counted per key, model or account, and kept over
 //! restarts.
-use std::time::SystemTime;
+use std::time::Duration;
 
 use crate::harness::*;
 
@@ -165,15 +165,9 @@ fn counters_survive_a_restart() {
 #[test]
 fn counters_survive_a_kill_within_ten_seconds() {
     let (alpha, mut gateway) = limited(json!({"rpd": 1}), Step::ok());
-    let data = gateway.folder().join("data");
-    let written = move || {
-        let files = std::fs::read_dir(&data).expect("a data folder").flatten();
-        files.filter_map(|file| file.metadata().ok()?.modified().ok()).max().expect("a file")
-    };
     gateway.chat("m").ok();
-    let asked = SystemTime::now();
-    // Rows may take a minute, so that what is written within the patience of a test is the quota.
-    eventually("the quota is on the disk", || written() > asked);
+    // The promise is about time, so that time has to pass; the rest is for a slow disk.
+    std::thread::sleep(Duration::from_secs(10 + 3));
     gateway.kill();
     gateway.start_again();
     gateway.chat("m").error(429, "all_providers_blocked");
