@@ -230,12 +230,9 @@ impl Story<'_> {
         classify(&signal, now)
     }
 
-    /// What a call that was not served is charged with: what the upstream said, nothing when it refused, else the
-    /// prompt, which it may have read.
+    /// What a call that was not served may have used: what the upstream said, else the prompt, which it may have read.
     fn spent(&self, attempted: &Attempted) -> Spent {
-        let refused = matches!(attempted.ending, Ending::Status { .. } | Ending::ErrorInAnswer(_));
-        let unsaid = if refused { Usage::default() } else { Usage::estimate(self.ask.prompt_tokens, 0) };
-        let usage = attempted.usage.unwrap_or(unsaid);
+        let usage = attempted.usage.unwrap_or_else(|| Usage::estimate(self.ask.prompt_tokens, 0));
         Spent { prompt_tokens: usage.prompt, output_tokens: usage.completion, ..Spent::default() }
     }
 

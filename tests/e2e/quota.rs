@@ -237,10 +237,18 @@ fn b17_odd_usage_never_gives_anything_back() {
 
 #[test]
 fn refused_calls_count_as_requests_and_give_their_tokens_back() {
-    for status in [400, 401, 429, 500] {
-        let (_alpha, gateway) = limited(json!({"rpm": 10, "tpm": 10_000}), Step::status(status));
-        assert_ne!(gateway.chat_with("m", long(500)).status(), 200);
-        assert_eq!((used(&gateway, "rpm"), used(&gateway, "tpm")), (1.0, 0.0), "{status}");
+    let error = |code: Value| json!({"error": {"message": "no", "code": code}});
+    let frame = |code: Value| Step { error_frame: Some(error(code)), ..Step::ok() };
+    let whole = [400, 401, 429, 500].map(Step::status).into_iter().map(|step| (step, false));
+    let under_200 =
+        [(Step::json(200, &error(json!(429))), false), (Step::json(200, &error(json!(null))), false)];
+    let streamed = [(Step::status(503), true), (frame(json!(503)), true), (frame(json!(null)), true)];
+    for (step, stream) in whole.chain(under_200).chain(streamed) {
+        let (_alpha, gateway) = limited(json!({"rpm": 10, "tpm": 10_000}), step);
+        let mut body = long(500);
+        body["stream"] = stream.into();
+        assert_ne!(gateway.chat_with("m", body).status(), 200);
+        assert_eq!((used(&gateway, "rpm"), used(&gateway, "tpm")), (1.0, 0.0), "{}", gateway.log());
     }
 }
 
