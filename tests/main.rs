@@ -6,20 +6,28 @@ mod harness;
 
 /// The built program, from socket to socket.
 mod e2e {
+    /// The blame table, row by row: who is called, who is benched for how long, and what comes next.
+    mod blame;
     /// Whole answers, and what reaches the upstream of a request.
     mod chat;
     /// Vectors.
     mod embeddings;
     /// What clients are told when nothing else can be done.
     mod errors;
-    /// From one candidate to the next, and who is blamed.
+    /// From one candidate to the next.
     mod failover;
     /// The keys of clients, and the key pools of providers.
     mod keys;
+    /// A client that goes away, at every moment of its request.
+    mod leaving;
     /// The model list, and what model strings mean.
     mod models;
     /// Calls on their way to an upstream: connections, addresses, proxies.
     mod network;
+    /// Who comes first, by each strategy.
+    mod orderings;
+    /// Limits: reserved, settled, shared, kept.
+    mod quota;
     /// How event streams end, well or not, and what fills their silences.
     mod sse_ends;
     /// How event streams are cut into lines, events and packets.
@@ -28,6 +36,8 @@ mod e2e {
     mod sse_output;
     /// Token counts of streams.
     mod sse_usage;
+    /// The last answer, by what would help.
+    mod terminal;
     /// Hostile and unlucky clients, on raw sockets.
     mod transport;
     /// Upstreams that send too much, too little or somewhere else.

@@ -22,7 +22,7 @@ use crate::catalog::names::{How, Resolution};
 use crate::quota::Spent;
 use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next};
 use crate::route::outcome::{End, Outcome, Signal, classify};
-use crate::route::plan::{Ask, Order};
+use crate::route::plan::{Ask, Blocked, Obstacle, Order};
 use crate::route::terminal;
 use crate::route::verdict::Policy;
 use crate::upstream::adapt;
@@ -91,7 +91,8 @@ impl Story<'_> {
             return self.refuse(&error, None, None, None);
         }
         let mut failover = self.failover(controls);
-        let wait_ends = clock::instant() + Duration::from_millis(controls.wait_ms);
+        let wait_ms = controls.wait_ms.min(self.snapshot.settings.failover.budget_ms);
+        let wait_ends = clock::instant() + Duration::from_millis(wait_ms);
         // A client may have left while its request waited for a worker.
         while !self.cut.is_cut() {
             let next = failover.next(&self.snapshot.catalog, &mut self.gateway.live.lock(), clock::now());
@@ -180,11 +181,16 @@ impl Story<'_> {
         if matches!(attempted.ending, Ending::Served) {
             return Told::All;
         }
-        let left = matches!(outcome, Outcome::ClientLeft { .. });
+        let left = match outcome {
+            Outcome::ClientLeft { reached } => Some(reached),
+            _ => None,
+        };
         books.close(outcome, self.spent(&attempted));
-        if left {
-            let error = Some(CLIENT_CLOSED_CODE);
-            self.record(CLIENT_CLOSED, error, Some(failover), Some(with), attempted.usage);
+        if let Some(reached) = left {
+            // What is counted stands in the log, too.
+            let unsaid = reached.then(|| Usage::estimate(self.ask.prompt_tokens, 0));
+            let (error, usage) = (Some(CLIENT_CLOSED_CODE), attempted.usage.or(unsaid));
+            self.record(CLIENT_CLOSED, error, Some(failover), Some(with), usage);
             return Told::All;
         }
         self.note_hop(failover);
@@ -224,12 +230,9 @@ impl Story<'_> {
         classify(&signal, now)
     }
 
-    /// What a call that was not served is charged with: what the upstream said, nothing when it refused, else the
-    /// prompt, which it may have read.
+    /// What a call that was not served may have used: what the upstream said, else the prompt, which it may have read.
     fn spent(&self, attempted: &Attempted) -> Spent {
-        let refused = matches!(attempted.ending, Ending::Status { .. } | Ending::ErrorInAnswer(_));
-        let unsaid = if refused { Usage::default() } else { Usage::estimate(self.ask.prompt_tokens, 0) };
-        let usage = attempted.usage.unwrap_or(unsaid);
+        let usage = attempted.usage.unwrap_or_else(|| Usage::estimate(self.ask.prompt_tokens, 0));
         Spent { prompt_tokens: usage.prompt, output_tokens: usage.completion, ..Spent::default() }
     }
 
@@ -296,9 +299,7 @@ impl Story<'_> {
     /// Holds the request until a candidate frees up, if that is soon enough for this client. False when it is not, and
     /// when the client has left.
     fn wait_for(&self, dead: &Dead, wait_ends: Instant) -> bool {
-        let Some(retry_in_ms) = dead.blocked.iter().filter_map(|blocked| blocked.retry_in_ms).min() else {
-            return false;
-        };
+        let Some(retry_in_ms) = dead.blocked.iter().filter_map(look_again_ms).min() else { return false };
         let ends = clock::instant() + Duration::from_millis(retry_in_ms) + WAIT_MARGIN;
         if ends > wait_ends {
             return false;
@@ -323,6 +324,17 @@ enum Told {
 
 /// Benches and windows end a moment after the time that was read.
 const WAIT_MARGIN: Duration = Duration::from_millis(20);
+
+/// When a held request looks again for a place that an ending call gives back, which nobody can foretell.
+const BUSY_LOOK_MS: u64 = 100;
+
+/// How long until it is worth a look whether a model is free.
+fn look_again_ms(blocked: &Blocked) -> Option<u64> {
+    match blocked.obstacle {
+        Obstacle::Full { retry_in_ms: None, .. } => Some(BUSY_LOOK_MS),
+        _ => blocked.retry_in_ms,
+    }
+}
 
 /// How an answer with these headers leaves the key and the model that served it.
 pub fn served(headers: &Headers, target: &Target<'_>, prompt_tokens: u64) -> Outcome {

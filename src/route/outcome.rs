@@ -170,13 +170,15 @@ pub struct Failure {
     pub raw: String,
 }
 
+/// The cause of an error that came under a 200 and carries no status.
+const ERROR_UNDER_200: &str = "error";
 /// Of an upstream's body so much is kept for the client.
 const RAW_MAX_BYTES: usize = 4 * 1024;
 
 impl Failure {
     /// The upstream said no, rather than trying and failing: nothing was generated, so that no tokens count.
     pub fn refused(&self) -> bool {
-        self.status.is_some_and(|status| status >= 300)
+        self.cause == ERROR_UNDER_200 || self.status.is_some_and(|status| status >= 300)
     }
 
     fn new(class: Class, cause: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Failure {
@@ -226,7 +228,7 @@ pub fn classify(signal: &Signal<'_>, now: Now) -> Outcome {
                 Some(status) => of_status(signal, status, headers, error, body, now),
                 None => Failure {
                     status: Some(200),
-                    ..Failure::new(Class::NoAnswer, "error", said(&error, "answered with an error"))
+                    ..Failure::new(Class::NoAnswer, ERROR_UNDER_200, said(&error, "answered with an error"))
                 },
             }
         }
