@@ -492,7 +492,7 @@ fn is_sooner(a: &Blocked, b: &Blocked) -> bool {
 }
 
 /// Every scope that a key stands in when it calls a model.
-pub(super) fn key_scopes(key: &Key, model: Slot) -> [Scope; 4] {
+pub fn key_scopes(key: &Key, model: Slot) -> [Scope; 4] {
     [
         Scope::Key(key.slot),
         Scope::KeyModel(key.slot, model),
