@@ -28,6 +28,10 @@ mod e2e {
     mod sse_output;
     /// Token counts of streams.
     mod sse_usage;
+    /// Provider files, variables and model lists while the gateway runs.
+    mod registry;
+    /// Event streams.
+    mod stream;
     /// Hostile and unlucky clients, on raw sockets.
     mod transport;
     /// Upstreams that send too much, too little or somewhere else.
