@@ -8,6 +8,8 @@ mod harness;
 mod e2e {
     /// Whole answers, and what reaches the upstream of a request.
     mod chat;
+    /// The commands of the terminal.
+    mod cli;
     /// Vectors.
     mod embeddings;
     /// What clients are told when nothing else can be done.

@@ -86,7 +86,7 @@ impl Provider {
     }
 
     /// The variable that holds its keys, and its value.
-    pub(super) fn variables(&self) -> Option<(String, String)> {
+    pub fn variables(&self) -> Option<(String, String)> {
         (!self.keys.is_empty()).then(|| (self.variable(), self.keys.join(",")))
     }
 
