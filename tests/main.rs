@@ -6,6 +6,8 @@ mod harness;
 
 /// The built program, from socket to socket.
 mod e2e {
+    /// Benches, and what lifts them.
+    mod benches;
     /// Whole answers, and what reaches the upstream of a request.
     mod chat;
     /// The commands of the terminal.
@@ -30,6 +32,8 @@ mod e2e {
     mod sse_output;
     /// Token counts of streams.
     mod sse_usage;
+    /// The owner's views.
+    mod owner;
     /// Provider files, variables and model lists while the gateway runs.
     mod registry;
     /// Event streams.
