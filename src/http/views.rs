@@ -116,9 +116,17 @@ pub fn stats(visit: &Visit<'_>) -> Admission {
 /// `GET /api/logs?limit=N`: the last turns, newest first.
 pub fn logs(visit: &Visit<'_>) -> Admission {
     let limit = path::query_value(visit.head.query(), "limit").and_then(|limit| limit.parse().ok());
-    let newest = visit.gateway.turns.newest(limit.unwrap_or(LOGS_DEFAULT).clamp(1, LOGS_MAX));
-    let logs: Vec<Value> =
-        newest.iter().map(|turn| serde_json::to_value(&**turn).expect("a record is plain data")).collect();
+    let limit = limit.unwrap_or(LOGS_DEFAULT).clamp(1, LOGS_MAX);
+    let newest = visit.gateway.turns.newest(limit, &visit.gateway.store);
+    let logs: Vec<Value> = newest
+        .iter()
+        .map(|turn| {
+            let mut view = serde_json::to_value(&**turn).expect("a record is plain data");
+            // No answer comes from a cache, and no words of a conversation are kept.
+            (view["cache"], view["preview"]) = (Value::Null, Value::Null);
+            view
+        })
+        .collect();
     respond(visit, 200, &json!({"logs": logs}))
 }
 

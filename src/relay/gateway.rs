@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use super::record::TurnLog;
+use crate::base::clock;
 use crate::catalog::Issue;
 use crate::catalog::discovery::{Discovered, DiscoveredList};
 use crate::catalog::env::{self, Paths, Variables};
@@ -100,7 +101,7 @@ impl Gateway {
             discovering: AtomicBool::new(false),
             client,
             store,
-            turns: TurnLog::default(),
+            turns: TurnLog::new(clock::now().wall_ms),
             counts: Counts::default(),
             held: AtomicUsize::new(0),
         }

@@ -435,6 +435,14 @@ impl View<'_> {
     }
 
     fn model_obstacle(&self, provider: &Provider, model: &Model) -> Option<Obstacle> {
+        // What no time mends comes first: nobody should wait for a bench to end and then be told this.
+        let learned = self.live.lessons.window(model.slot, self.now);
+        let too_small = |window: &u64| {
+            self.ask.prompt_tokens > *window || self.window_above.is_some_and(|above| *window <= above)
+        };
+        if let Some(window) = model.context.into_iter().chain(learned).min().filter(too_small) {
+            return Some(Obstacle::TooLong { window });
+        }
         if let Some(obstacle) = self.provider_obstacle(provider) {
             return Some(obstacle);
         }
@@ -442,14 +450,7 @@ impl View<'_> {
         if let Some(bench) = self.live.benches.blocking(&[scope], self.now) {
             return Some(Obstacle::Benched(*bench));
         }
-        if self.out.contains(&scope) {
-            return Some(Obstacle::Tried);
-        }
-        let learned = self.live.lessons.window(model.slot, self.now);
-        let window = model.context.into_iter().chain(learned).min()?;
-        let too_small =
-            self.ask.prompt_tokens > window || self.window_above.is_some_and(|above| window <= above);
-        too_small.then_some(Obstacle::TooLong { window })
+        self.out.contains(&scope).then_some(Obstacle::Tried)
     }
 
     /// Why one key cannot be used; whether it may is asked of `want` and every scope that the key stands in.
@@ -461,6 +462,19 @@ impl View<'_> {
         want: &Want,
     ) -> Option<Obstacle> {
         let key = &provider.keys[key];
+        let learned = self.live.lessons.limit(key.account, model.slot, self.now);
+        if let Some(limit) = learned.filter(|limit| self.ask.prompt_tokens > *limit) {
+            return Some(Obstacle::NeverFits { metric: None, limit: limit as f64 });
+        }
+        let full = match self.live.ledger.room(&Claims::of_call(provider, key, model), want, self.now) {
+            Room::Never { metric, limit } => {
+                return Some(Obstacle::NeverFits { metric: Some(metric), limit });
+            }
+            Room::Full { metric, used, limit, retry_in_ms } => {
+                Some(Obstacle::Full { metric, used, limit, retry_in_ms })
+            }
+            Room::Free => None,
+        };
         let scopes = key_scopes(key, model.slot);
         if let Some(bench) = self.live.benches.blocking(&scopes, self.now) {
             return Some(Obstacle::Benched(*bench));
@@ -468,17 +482,7 @@ impl View<'_> {
         if scopes.iter().any(|scope| self.out.contains(scope)) {
             return Some(Obstacle::Tried);
         }
-        let learned = self.live.lessons.limit(key.account, model.slot, self.now);
-        if let Some(limit) = learned.filter(|limit| self.ask.prompt_tokens > *limit) {
-            return Some(Obstacle::NeverFits { metric: None, limit: limit as f64 });
-        }
-        match self.live.ledger.room(&Claims::of_call(provider, key, model), want, self.now) {
-            Room::Free => None,
-            Room::Full { metric, used, limit, retry_in_ms } => {
-                Some(Obstacle::Full { metric, used, limit, retry_in_ms })
-            }
-            Room::Never { metric, limit } => Some(Obstacle::NeverFits { metric: Some(metric), limit }),
-        }
+        full
     }
 }
 
