@@ -34,14 +34,20 @@ mod e2e {
     mod sse_usage;
     /// The owner's views.
     mod owner;
+    /// How long upstreams are waited for.
+    mod patience;
     /// Provider files, variables and model lists while the gateway runs.
     mod registry;
+    /// Provider keys stay inside.
+    mod secrets;
     /// Event streams.
     mod stream;
     /// Hostile and unlucky clients, on raw sockets.
     mod transport;
     /// Upstreams that send too much, too little or somewhere else.
     mod upstream_bounds;
+    /// Token counts.
+    mod usage;
 }
 
 /// The mock upstream and the harness, tried against each other.

@@ -404,11 +404,14 @@ impl View<'_> {
     pub fn key_for(&self, at: ModelIx) -> Result<usize, Blocked> {
         let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
         let blocked = |obstacle| Blocked::new(at, None, obstacle, self.now);
-        if let Some(obstacle) = self.model_obstacle(provider, model) {
-            return Err(blocked(obstacle));
-        }
         let want =
             Want::of_call(&self.live.ledger, provider, model, self.ask.prompt_tokens, self.ask.max_output);
+        if let Some(obstacle) = self.model_obstacle(provider, model) {
+            // Nobody should wait for a bench to end and be told then that no key ever takes this.
+            let mut keys = provider.keys.iter().map(|key| self.never_fits(provider, model, key, &want));
+            let never = keys.next().flatten().filter(|_| keys.all(|never| never.is_some()));
+            return Err(blocked(never.unwrap_or(obstacle)));
+        }
         let count = provider.keys.len();
         let first = self.live.key_turn(provider.slot) % count.max(1);
         let mut best: Option<(f64, usize)> = None;
@@ -462,19 +465,10 @@ impl View<'_> {
         want: &Want,
     ) -> Option<Obstacle> {
         let key = &provider.keys[key];
-        let learned = self.live.lessons.limit(key.account, model.slot, self.now);
-        if let Some(limit) = learned.filter(|limit| self.ask.prompt_tokens > *limit) {
-            return Some(Obstacle::NeverFits { metric: None, limit: limit as f64 });
+        let room = self.room(provider, model, key, want);
+        if matches!(room, Some(Obstacle::NeverFits { .. })) {
+            return room;
         }
-        let full = match self.live.ledger.room(&Claims::of_call(provider, key, model), want, self.now) {
-            Room::Never { metric, limit } => {
-                return Some(Obstacle::NeverFits { metric: Some(metric), limit });
-            }
-            Room::Full { metric, used, limit, retry_in_ms } => {
-                Some(Obstacle::Full { metric, used, limit, retry_in_ms })
-            }
-            Room::Free => None,
-        };
         let scopes = key_scopes(key, model.slot);
         if let Some(bench) = self.live.benches.blocking(&scopes, self.now) {
             return Some(Obstacle::Benched(*bench));
@@ -482,7 +476,26 @@ impl View<'_> {
         if scopes.iter().any(|scope| self.out.contains(scope)) {
             return Some(Obstacle::Tried);
         }
-        full
+        room
+    }
+
+    /// Which limit leaves no room for the request.
+    fn room(&self, provider: &Provider, model: &Model, key: &Key, want: &Want) -> Option<Obstacle> {
+        let learned = self.live.lessons.limit(key.account, model.slot, self.now);
+        if let Some(limit) = learned.filter(|limit| self.ask.prompt_tokens > *limit) {
+            return Some(Obstacle::NeverFits { metric: None, limit: limit as f64 });
+        }
+        match self.live.ledger.room(&Claims::of_call(provider, key, model), want, self.now) {
+            Room::Free => None,
+            Room::Full { metric, used, limit, retry_in_ms } => {
+                Some(Obstacle::Full { metric, used, limit, retry_in_ms })
+            }
+            Room::Never { metric, limit } => Some(Obstacle::NeverFits { metric: Some(metric), limit }),
+        }
+    }
+
+    fn never_fits(&self, provider: &Provider, model: &Model, key: &Key, want: &Want) -> Option<Obstacle> {
+        self.room(provider, model, key, want).filter(|room| matches!(room, Obstacle::NeverFits { .. }))
     }
 }
 
