@@ -1,6 +1,11 @@
 //! Fetches the model lists of providers, in the background: what is declared serves meanwhile, what is found is kept on
 //! disk and merged into the next snapshot.
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crossbeam_channel::{Receiver, bounded};
 
 use crate::base::clock::{self, Now};
 use crate::base::text::human_duration;
@@ -13,32 +18,66 @@ use crate::upstream::probe;
 /// A provider whose list could not be fetched is asked again after this.
 const RETRY_MS: u64 = 10 * 60_000;
 
-/// Whether any list is missing or old.
-pub fn is_due(snapshot: &Snapshot, discovered: &Discovered, now: Now) -> bool {
-    due(snapshot, discovered, now).next().is_some()
+/// Which lists to fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those that are missing or old.
+    Due,
+    All,
 }
 
-/// Providers whose list is missing or old.
-fn due<'s>(
+/// Begins to fetch model lists on a thread of its own, unless that is going on already or nothing is to be fetched.
+/// Whoever wants to wait for the end waits until the channel closes.
+pub fn start(gateway: &Arc<Gateway>, which: Which) -> Option<Receiver<Never>> {
+    let snapshot = gateway.snapshot();
+    if wanted(&snapshot, &gateway.discovered(), which, clock::now()).next().is_none()
+        || gateway.discovering.swap(true, Ordering::AcqRel)
+    {
+        return None;
+    }
+    let (ends, ended) = bounded(0);
+    let gateway_of_thread = Arc::clone(gateway);
+    let run = move || {
+        let _ends = ends;
+        if catch_unwind(AssertUnwindSafe(|| run(&gateway_of_thread, which))).is_err() {
+            log::error!("fetching model lists failed; it is tried again");
+        }
+        gateway_of_thread.discovering.store(false, Ordering::Release);
+    };
+    if std::thread::Builder::new().name("discover".into()).spawn(run).is_err() {
+        gateway.discovering.store(false, Ordering::Release);
+        return None;
+    }
+    Some(ended)
+}
+
+/// What is never sent over a channel that only tells its end.
+pub type Never = std::convert::Infallible;
+
+/// Providers whose list is to be fetched.
+fn wanted<'s>(
     snapshot: &'s Snapshot,
     discovered: &'s Discovered,
+    which: Which,
     now: Now,
 ) -> impl Iterator<Item = &'s Provider> {
     let settings = &snapshot.settings.discovery;
+    let ttl_ms = if which == Which::All { 0 } else { settings.ttl_ms };
     let providers = snapshot.catalog.providers.iter().filter(|_| settings.enabled);
-    providers.filter(move |provider| discovery::is_due(provider, discovered, settings.ttl_ms, now))
+    providers.filter(move |provider| discovery::is_due(provider, discovered, ttl_ms, now))
 }
 
-/// Fetches what is due, one provider after the other, and puts it to use.
-pub fn run(gateway: &Gateway) {
+/// Fetches lists, one provider after the other, and puts them to use.
+fn run(gateway: &Gateway, which: Which) {
     let snapshot = gateway.snapshot();
     let known = gateway.discovered();
     let now = clock::now();
-    let mut fetched = BTreeMap::new();
-    for provider in due(&snapshot, &known, now) {
+    let (mut lists, mut any) = (BTreeMap::new(), false);
+    for provider in wanted(&snapshot, &known, which, now) {
         let list = match probe::fetch_models(&gateway.client, provider) {
             Ok(probe::Fetched { models, .. }) => {
                 log::info!("{} lists {} models", provider.id, models.len());
+                any = true;
                 DiscoveredList { fetched_wall_ms: now.wall_ms, base_url: provider.base_url.clone(), models }
             }
             Err(error) => {
@@ -51,13 +90,13 @@ pub fn run(gateway: &Gateway) {
                 again_later(&known, provider, snapshot.settings.discovery.ttl_ms, now)
             }
         };
-        fetched.insert(provider.id.to_string(), list);
+        lists.insert(provider.id.to_string(), list);
     }
-    if fetched.is_empty() {
+    let all = gateway.learn_models(lists);
+    if !any {
         return;
     }
-    let all = gateway.learn_models(fetched);
-    if let Err(error) = load::write_discovered(&gateway.paths.data, &all) {
+    if let Err(error) = load::write_discovered(&gateway.data, &all) {
         log::warn!("fetched model lists cannot be kept: {error}");
     }
     if gateway.reload().is_err() {

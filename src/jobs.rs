@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::base::clock;
-use crate::discover;
+use crate::discover::{self, Which};
 use crate::relay::gateway::Gateway;
 
 /// What the main thread is told to do.
@@ -56,12 +55,11 @@ const JOBS: [Job; 3] = [
 /// What jobs remember from one run to the next.
 struct Memory {
     files: Fingerprint,
-    discovering: Arc<AtomicBool>,
 }
 
 /// Runs the jobs until told to stop.
 pub fn run(gateway: &Arc<Gateway>, orders: &Orders) {
-    let mut memory = Memory { files: fingerprint(gateway), discovering: Arc::default() };
+    let mut memory = Memory { files: fingerprint(gateway) };
     // Discovery begins at once: a provider without declared models serves nothing before it.
     let mut due = JOBS.map(|job| {
         clock::instant() + if job.name == "discover models" { Duration::ZERO } else { job.period }
@@ -93,13 +91,15 @@ pub fn run(gateway: &Arc<Gateway>, orders: &Orders) {
     }
 }
 
-fn reload(gateway: &Gateway, why: &str) {
+fn reload(gateway: &Arc<Gateway>, why: &str) {
     match gateway.reload() {
         Ok(snapshot) => {
             log::info!("files read again: {why}");
             for issue in &snapshot.issues {
                 log::warn!("{}: {}", issue.file, issue.message);
             }
+            // A provider that just got its key may have no models yet.
+            discover::start(gateway, Which::Due);
         }
         Err(issues) => {
             for issue in issues {
@@ -116,7 +116,8 @@ type Fingerprint = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
 const FILES_MAX: usize = 1_000;
 
 fn fingerprint(gateway: &Gateway) -> Fingerprint {
-    let paths = &gateway.paths;
+    let snapshot = gateway.snapshot();
+    let paths = &snapshot.paths;
     let mut seen = Fingerprint::new();
     let mut look = |path: &Path| {
         if let Ok(about) = std::fs::metadata(path) {
@@ -126,6 +127,7 @@ fn fingerprint(gateway: &Gateway) -> Fingerprint {
     look(&paths.config);
     look(&paths.env_file);
     look(&paths.data.join("clients.json"));
+    look(&paths.data.join("discovered.json"));
     for entry in std::fs::read_dir(&paths.providers).into_iter().flatten().flatten().take(FILES_MAX) {
         look(&entry.path());
     }
@@ -145,22 +147,7 @@ fn close_idle(gateway: &Arc<Gateway>, _: &mut Memory) {
     gateway.client.close_idle();
 }
 
-/// Fetches model lists that are missing or old, on a thread of its own.
-fn discover_models(gateway: &Arc<Gateway>, memory: &mut Memory) {
-    let snapshot = gateway.snapshot();
-    if !discover::is_due(&snapshot, &gateway.discovered(), clock::now())
-        || memory.discovering.swap(true, Ordering::AcqRel)
-    {
-        return;
-    }
-    let (gateway, discovering) = (Arc::clone(gateway), Arc::clone(&memory.discovering));
-    let run = move || {
-        if catch_unwind(AssertUnwindSafe(|| discover::run(&gateway))).is_err() {
-            log::error!("fetching model lists failed; it is tried again");
-        }
-        discovering.store(false, Ordering::Release);
-    };
-    if std::thread::Builder::new().name("discover".into()).spawn(run).is_err() {
-        memory.discovering.store(false, Ordering::Release);
-    }
+/// Model lists that are missing or old.
+fn discover_models(gateway: &Arc<Gateway>, _memory: &mut Memory) {
+    discover::start(gateway, Which::Due);
 }

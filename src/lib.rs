@@ -27,7 +27,7 @@
 //! | things | `catalog` | `address` `boxfile` `bundled` `check` `clients` `config` `discovery` `env` `example` `fields` `json` `listing` `load` `names` `pool` `provider` `settings` `slots` `spec` `spec_model` `table` `unified` | providers, models, keys, names and settings, read into one snapshot |
 //! | judgement | `context` | `tokens` | how large a request is |
 //! | | `quota` | `bench` `ledger` `meter` `saved` `wall` `window` `zone` | who used what of which limit, and who sits on the bench |
-//! | | `route` | `failover` `lessons` `live` `network` `outcome` `plan` `speed` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
+//! | | `route` | `failover` `lessons` `live` `network` `outcome` `plan` `scoreboard` `speed` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
 //! | hands | `upstream` | `adapt` `client` `cut` `dial` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
 //! | | `store` | `db` `journal` `row` `state` `writer` | what outlives the process, written by one thread |
 //! | story | `relay` | `attempt` `books` `gateway` `outlet` `record` `route_info` `story` `stream` `turn` | one turn, from an admitted request to a recorded answer |

@@ -148,7 +148,7 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     })
     .map_err(|error| Refusal::config(format!("FREEWAY_CA_FILE: {error}")))?;
     let gateway = Arc::new(Gateway::new(Parts {
-        paths,
+        current,
         process,
         fingerprints,
         slots,

@@ -6,10 +6,14 @@ mod harness;
 
 /// The built program, from socket to socket.
 mod e2e {
+    /// Benches, and what lifts them.
+    mod benches;
     /// The blame table, row by row: who is called, who is benched for how long, and what comes next.
     mod blame;
     /// Whole answers, and what reaches the upstream of a request.
     mod chat;
+    /// The commands of the terminal.
+    mod cli;
     /// Vectors.
     mod embeddings;
     /// What clients are told when nothing else can be done.
@@ -26,8 +30,16 @@ mod e2e {
     mod network;
     /// Who comes first, by each strategy.
     mod orderings;
+    /// The owner's views.
+    mod owner;
+    /// How long upstreams are waited for.
+    mod patience;
     /// Limits: reserved, settled, shared, kept.
     mod quota;
+    /// Provider files, variables and model lists while the gateway runs.
+    mod registry;
+    /// Provider keys stay inside.
+    mod secrets;
     /// How event streams end, well or not, and what fills their silences.
     mod sse_ends;
     /// How event streams are cut into lines, events and packets.
@@ -42,6 +54,8 @@ mod e2e {
     mod transport;
     /// Upstreams that send too much, too little or somewhere else.
     mod upstream_bounds;
+    /// Token counts.
+    mod usage;
 }
 
 /// The mock upstream and the harness, tried against each other.

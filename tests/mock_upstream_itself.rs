@@ -247,6 +247,28 @@ fn error_frames_and_usage_forms() {
 }
 
 #[test]
+fn d_pages_broken_events_several_choices_and_endless_repeats() {
+    let mock = mock_that(
+        "alpha",
+        [
+            Step::html(200),
+            Step::writes([Act::write("data: {\"choices\":[{\n\ndata: [DONE]\n\n")]),
+            Step::say("again and again").times(FOREVER),
+        ],
+    );
+    let page = ask(&mock, &hello("m"));
+    assert!(page.header("content-type").is_some_and(|kind| kind.starts_with("text/html")), "{page}");
+    assert!(page.status() == 200 && page.text().contains("<html"), "{page}");
+    let broken = ask(&mock, &hello_with("m", json!({"stream": true})));
+    assert!(broken.is_stream() && broken.text().starts_with("data: {\"choices\":[{\n\n"), "{broken}");
+    let several = ask(&mock, &hello_with("m", json!({"n": 3})));
+    assert_eq!(several.at("/choices").as_array().map(Vec::len), Some(3));
+    for _ in 0..5 {
+        assert_eq!(ask(&mock, &hello("m")).content(), "again and again");
+    }
+}
+
+#[test]
 fn a_stopped_server_refuses_and_a_silent_port_never_answers() {
     let mut mock = mock("alpha");
     let addr = mock.addr();

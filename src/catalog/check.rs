@@ -34,12 +34,11 @@ pub fn check(row: &Row, value: &Value, warnings: &mut Vec<String>) -> Result<Opt
         // `null` stands for "not set" everywhere, which is the default.
         return Ok(None);
     }
-    let text_ok = |value: &Value| value.as_str().is_some_and(|text| !text.trim().is_empty());
     let ok = match row.shape {
         Shape::Flag => value.is_boolean(),
         Shape::Whole(min, max) => whole(value).is_some_and(|n| (min..=max).contains(&n)),
         Shape::Number(min, max) => value.as_f64().is_some_and(|n| (min..=max).contains(&n)),
-        Shape::Text => text_ok(value),
+        Shape::Text => is_text(value),
         Shape::Word(words) => {
             if let Some(near) = value
                 .as_str()
@@ -54,10 +53,6 @@ pub fn check(row: &Row, value: &Value, warnings: &mut Vec<String>) -> Result<Opt
             }
             value.as_str().is_some_and(|text| words.contains(&text))
         }
-        Shape::Texts => value.as_array().is_some_and(|items| items.iter().all(text_ok)),
-        Shape::Addresses => value.as_array().is_some_and(|items| {
-            items.iter().all(|item| item.as_str().is_some_and(|t| t.trim().parse::<IpAddr>().is_ok()))
-        }),
         Shape::Secret => {
             return if value.as_str().is_some_and(is_visible) {
                 Ok(Some(value.clone()))
@@ -66,18 +61,49 @@ pub fn check(row: &Row, value: &Value, warnings: &mut Vec<String>) -> Result<Opt
             };
         }
         Shape::Keys => return check_keys(name, value, warnings).map(|()| Some(value.clone())),
-        Shape::TextMap => value.as_object().is_some_and(|map| map.values().all(text_ok)),
         Shape::Profiles => return check_profiles(name, value, warnings).map(|()| Some(value.clone())),
         Shape::Bench => return check_bench(name, value).map(|()| Some(value.clone())),
-        Shape::NumberMap => value.as_object().is_some_and(|map| {
-            map.values().all(|item| item.as_f64().is_some_and(|n| n.is_finite() && n >= 0.0))
-        }),
+        Shape::Texts | Shape::Addresses | Shape::TextMap | Shape::NumberMap => {
+            return check_members(row, value).map(|()| Some(value.clone()));
+        }
     };
-    if ok {
-        Ok(Some(value.clone()))
-    } else {
-        Err(format!("{name}: must be {} (it is {})", table::must_be(&row.shape), shown(value)))
-    }
+    if ok { Ok(Some(value.clone())) } else { Err(wrong(name, &table::must_be(&row.shape), value)) }
+}
+
+fn wrong(at: &str, must_be: &str, value: &Value) -> String {
+    format!("{at}: must be {must_be} (it is {})", shown(value))
+}
+
+fn is_text(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| !text.trim().is_empty())
+}
+
+fn is_address(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| text.trim().parse::<IpAddr>().is_ok())
+}
+
+/// Checks a list or an object whose members are all of one kind, and names the first that is not.
+fn check_members(row: &Row, value: &Value) -> Result<(), String> {
+    let name = row.name;
+    let is_weight = |value: &Value| value.as_f64().is_some_and(|n| n.is_finite() && n >= 0.0);
+    let (must_be, is_right): (&str, fn(&Value) -> bool) = match row.shape {
+        Shape::Addresses => ("an IP address", is_address),
+        Shape::NumberMap => ("a number of at least zero", is_weight),
+        _ => ("a text that is not empty", is_text),
+    };
+    let is_map = matches!(row.shape, Shape::TextMap | Shape::NumberMap);
+    let culprit = match value {
+        Value::Array(items) if !is_map => items
+            .iter()
+            .enumerate()
+            .find(|(_, item)| !is_right(item))
+            .map(|(i, item)| (format!("{name}[{i}]"), item)),
+        Value::Object(map) if is_map => {
+            map.iter().find(|(_, item)| !is_right(item)).map(|(key, item)| (format!("{name}.{key}"), item))
+        }
+        _ => return Err(wrong(name, &table::must_be(&row.shape), value)),
+    };
+    culprit.map_or(Ok(()), |(at, item)| Err(wrong(&at, must_be, item)))
 }
 
 /// Whether a text can be a credential in a header.

@@ -475,8 +475,9 @@ mod tests {
         check(r#"{"maxAttempts": true}"#, "maxAttempts: must be");
         check(r#"{"strategy": "random"}"#, "strategy: must be one of priority");
         check(r#"{"cooldownSeconds": 0}"#, "cooldownSeconds: must be");
-        check(r#"{"trustedProxies": ["home"]}"#, "trustedProxies: must be a list of IP addresses");
-        check(r#"{"aliases": {"fast": 3}}"#, "aliases: must be");
+        check(r#"{"trustedProxies": ["home"]}"#, "trustedProxies[0]: must be an IP address (it is \"home\")");
+        check(r#"{"trustedProxies": "::1"}"#, "trustedProxies: must be a list of IP addresses");
+        check(r#"{"aliases": {"fast": 3}}"#, "aliases.fast: must be a text");
         check(r#"{"profiles": {"p": {"models": ["a"], "strategy": "x"}}}"#, "profiles.p.strategy");
         check(r#"{"profiles": {"p": []}}"#, "profiles.p: must name at least one model");
         check(

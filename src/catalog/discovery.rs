@@ -278,10 +278,15 @@ pub fn standing(billing: Billing, free: Option<bool>, allow_paid: bool) -> Stand
     }
 }
 
+/// Whether a provider is asked for its models at all.
+pub fn asks(provider: &Provider) -> bool {
+    provider.enabled && provider.configured() && provider.models_endpoint.is_some()
+}
+
 /// Whether a provider's list is to be fetched: never fetched, of another address, or older than `ttl_ms`. A list from
 /// the future, which a clock that stepped back leaves behind, counts as old.
 pub fn is_due(provider: &Provider, discovered: &Discovered, ttl_ms: u64, now: Now) -> bool {
-    if !provider.enabled || !provider.configured() || provider.models_endpoint.is_none() {
+    if !asks(provider) {
         return false;
     }
     let fresh = |list: &DiscoveredList| {

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::spec::is_variable_name;
-use super::{Issue, IssueLevel};
+use super::{Issue, IssueLevel, table};
 
 /// Variables by name. Sorted, so that everything made from them has a fixed order.
 pub type Variables = BTreeMap<String, String>;
@@ -57,6 +57,12 @@ pub fn variables(process: &Variables, env_file: &Path) -> (Variables, Vec<Issue>
         Ok(None) => (Variables::new(), Vec::new()),
         Err(error) => (Variables::new(), vec![issue(IssueLevel::Error, format!("cannot be read: {error}"))]),
     };
+    // One setting may have two names; the real one wins under either.
+    for names in table::TABLE.iter().map(|row| row.variables).filter(|names| names.len() > 1) {
+        if names.iter().any(|name| process.get(*name).is_some_and(|value| !value.is_empty())) {
+            names.iter().for_each(|name| drop(variables.remove(*name)));
+        }
+    }
     variables.extend(process.iter().map(|(name, value)| (name.clone(), value.clone())));
     (variables, issues)
 }
@@ -182,6 +188,17 @@ mod tests {
         let paths = places(&Variables::new(), root.path());
         assert_eq!(paths.data, root.path().join("data"));
         assert_eq!((paths.providers, paths.providers_named), (root.path().join("providers"), false));
+    }
+
+    #[test]
+    fn a_real_variable_wins_under_either_of_its_names() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join(".env");
+        std::fs::write(&file, "PORT=1\nFREEWAY_PORT=2\nHOST=h").expect("written");
+        let (found, _) = variables(&of(&[("FREEWAY_PORT", "3")]), &file);
+        assert_eq!(found, of(&[("FREEWAY_PORT", "3"), ("HOST", "h")]));
+        let (found, _) = variables(&of(&[("PORT", "")]), &file);
+        assert_eq!(found, of(&[("FREEWAY_PORT", "2"), ("HOST", "h"), ("PORT", "")]));
     }
 
     #[test]

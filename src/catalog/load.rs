@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub names: Names,
     pub redactor: Redactor,
     pub issues: Vec<Issue>,
+    /// Where all of it was read.
+    pub paths: Paths,
     /// Grows with each load of this process.
     pub id: u64,
     /// The last good text of each provider file.
@@ -66,6 +68,9 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
             settings.keys.push(key);
         }
     }
+    if let Some(previous) = inputs.previous {
+        keep_what_listens(&mut settings, &previous.settings, &inputs.paths.config, &mut issues);
+    }
     let mut sources = Sources::new();
     let mut context =
         Context { variables: &variables, settings: &settings, fingerprints: inputs.fingerprints, slots };
@@ -86,10 +91,26 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         settings,
         redactor,
         issues,
+        paths: inputs.paths.clone(),
         id: inputs.previous.map_or(1, |previous| previous.id + 1),
         sources,
         secrets,
     })
+}
+
+/// The process goes on listening where it does, and a gateway that others can reach never loses its last client key.
+fn keep_what_listens(settings: &mut Settings, before: &Settings, config: &Path, issues: &mut Vec<Issue>) {
+    let mut issue = |level, message: String| {
+        issues.push(Issue { file: file_name(config), provider: None, level, message });
+    };
+    if (&settings.host, settings.port) != (&before.host, before.port) {
+        issue(IssueLevel::Warning, "host, port: another address is listened on after a restart".into());
+        (settings.host, settings.port) = (before.host.clone(), before.port);
+    }
+    if let Some(problem) = settings.bind_problem() {
+        issue(IssueLevel::Error, format!("{problem}; until then the keys of before count"));
+        settings.keys.clone_from(&before.keys);
+    }
 }
 
 /// Values of variables that stand in headers and addresses of providers: credentials and account ids, as far as they
@@ -458,6 +479,21 @@ mod tests {
         site.write("freeway.config.json", r#"{"port": 10, "keys": [1]}"#);
         let second = site.load(Some(&first));
         assert!(second.settings.port == 9 && issues(&second).contains("keys[0]"));
+    }
+
+    #[test]
+    fn a_reload_neither_moves_nor_opens_what_listens() {
+        let mut site = Site::new();
+        site.write(".env", "HOST=0.0.0.0\nPORT=9\nFREEWAY_KEYS=fw-test-key");
+        let first = site.load(None);
+        site.write(".env", "HOST=127.0.0.1\nPORT=10\nFREEWAY_KEYS=fw-test-key");
+        let second = site.load(Some(&first));
+        assert_eq!((second.settings.host.as_str(), second.settings.port), ("0.0.0.0", 9));
+        assert!(issues(&second).contains("after a restart"), "{}", issues(&second));
+        site.write(".env", "HOST=0.0.0.0\nPORT=9");
+        let third = site.load(Some(&second));
+        assert_eq!(third.settings.keys.len(), 1, "it never becomes open");
+        assert!(issues(&third).contains("FREEWAY_KEYS"), "{}", issues(&third));
     }
 
     #[test]

@@ -102,6 +102,19 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
             DONE
         }
         "version" | "--version" | "-V" => version(args, world),
+        // It may stand before the command too.
+        "--json" => {
+            let mut rest: Vec<OsString> = args.iter().filter(|arg| *arg != "--json").cloned().collect();
+            let command = if rest.is_empty() { OsString::new() } else { rest.remove(0) };
+            rest.push("--json".into());
+            main(&command, &rest, world)
+        }
+        "" if wants_json(args) => {
+            world.say_json(
+                &json!({"ok": false, "error": "give a command; `freeway --help` lists all of them"}),
+            );
+            USAGE
+        }
         "" => {
             world.complain(HELP);
             USAGE

@@ -6,54 +6,35 @@ use super::conn::Admission;
 use super::routes::Visit;
 use super::views;
 use crate::base::clock::{self, Now};
+use crate::base::text::Redactor;
 use crate::catalog::load::Snapshot;
-use crate::catalog::provider::{Auth, Key, LimitsScope, LimitsSource, Metric, Model, Provider, WindowKind};
+use crate::catalog::provider::{
+    Auth, Key, Limit, Limits, LimitsScope, LimitsSource, Metric, Model, ModelSource, Provider, ResetZone,
+    Slot,
+};
 use crate::catalog::slots::Slots;
-use crate::quota::{Bench, Claim, Scope};
+use crate::quota::{Bench, Cause, Claim, Rule, Scope};
 use crate::route::live::Live;
+use crate::route::plan::key_scopes;
+use crate::upstream::probe::KeyHealth;
+
+/// What the views of one answer share.
+struct Look<'a> {
+    live: &'a Live,
+    redactor: &'a Redactor,
+    now: Now,
+}
 
 /// `GET /api/providers`.
 pub fn list(visit: &Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
-    let now = clock::now();
     let live = visit.gateway.live.lock();
+    let look = Look { live: &live, redactor: &snapshot.redactor, now: clock::now() };
     let providers: Vec<Value> =
-        snapshot.catalog.providers.iter().map(|provider| one(provider, &live, now)).collect();
+        snapshot.catalog.providers.iter().map(|provider| look.provider(provider)).collect();
     drop(live);
     let body = json!({"providers": providers, "issues": views::issues(&snapshot.issues)});
     visit.answer(Answer::json(200, body.to_string().into_bytes()))
-}
-
-fn one(provider: &Provider, live: &Live, now: Now) -> Value {
-    let bench = live.benches.blocking(&[Scope::Provider(provider.slot)], now);
-    let account = provider.keys.first().map(|key| Scope::Account(key.account));
-    let bars = match (provider.limits_scope, account) {
-        (LimitsScope::Account, Some(scope)) => bars(provider, scope, live, now),
-        _ => Vec::new(),
-    };
-    json!({
-        "id": provider.id,
-        "label": provider.label,
-        "docs": provider.docs,
-        "console": provider.console,
-        "signup": provider.signup,
-        "notes": provider.notes,
-        "terms": provider.terms.as_ref().map(|terms| json!({"verdict": terms.verdict, "note": terms.note})),
-        "enabled": provider.enabled,
-        "configured": provider.configured(),
-        "configError": provider.config_error(),
-        "priority": provider.priority,
-        "baseUrl": provider.base_url,
-        "limitsSource": limits_source(provider.limits_source),
-        "verifiedOn": provider.verified_on,
-        "envKeys": provider.env_keys,
-        "authType": auth_type(&provider.auth),
-        "cooldownMsRemaining": bench.map_or(0, |bench| bench.remaining_ms(now)),
-        "lastError": bench.map(|bench| bench.cause.name()),
-        "bars": bars,
-        "keys": provider.keys.iter().map(|key| key_view(provider, key, live, now)).collect::<Vec<_>>(),
-        "models": provider.models.iter().map(|model| model_view(model, live, now)).collect::<Vec<_>>(),
-    })
 }
 
 fn auth_type(auth: &Auth) -> &'static str {
@@ -73,56 +54,167 @@ fn limits_source(source: LimitsSource) -> &'static str {
     }
 }
 
-fn key_view(provider: &Provider, key: &Key, live: &Live, now: Now) -> Value {
-    let bench = live.benches.blocking(&[Scope::Key(key.slot), Scope::Account(key.account)], now);
-    let bars = match provider.limits_scope {
-        LimitsScope::Key => bars(provider, Scope::Key(key.slot), live, now),
-        // Of a model or an account: shown there.
-        LimitsScope::Model | LimitsScope::Account => Vec::new(),
-    };
-    json!({
-        "id": key.id,
-        "masked": key.masked,
-        "source": key.source,
-        "status": bench.map_or("ok", |bench| bench.cause.name()),
-        "cooldownMsRemaining": bench.map_or(0, |bench| bench.remaining_ms(now)),
-        "lastError": bench.map(|bench| bench.cause.name()),
-        "bars": bars,
-    })
-}
+impl Look<'_> {
+    fn provider(&self, provider: &Provider) -> Value {
+        let cooldown_ms = self.cooldown_ms(&[Scope::Provider(provider.slot)]);
+        // The stand-in for the key of a keyless provider is nobody's credential.
+        let keys = provider.keys.iter().filter(|_| provider.auth != Auth::None);
+        let mut view = json!({
+            "id": provider.id,
+            "label": provider.label,
+            "docs": provider.docs,
+            "console": provider.console,
+            "signup": provider.signup,
+            "notes": provider.notes,
+            "terms": provider.terms.as_ref().map(|terms| json!({"verdict": terms.verdict, "note": terms.note})),
+            "enabled": provider.enabled,
+            "configured": provider.configured(),
+            "configError": provider.config_error(),
+            "priority": provider.priority,
+            "baseUrl": provider.base_url,
+            "limitsSource": limits_source(provider.limits_source),
+            "verifiedOn": provider.verified_on,
+            "envKeys": provider.env_keys,
+            "authType": auth_type(&provider.auth),
+            "cooldownMsRemaining": cooldown_ms,
+            "bars": self.bars(&provider.limits, &self.limited_scopes(provider), provider.reset_zone),
+            "keys": keys.map(|key| self.key(provider, key)).collect::<Vec<_>>(),
+            "models": provider.models.iter().map(|model| self.model(provider, model)).collect::<Vec<_>>(),
+        });
+        self.add_score(&mut view, provider.slot);
+        view
+    }
 
-fn model_view(model: &Model, live: &Live, now: Now) -> Value {
-    let bench = live.benches.blocking(&[Scope::Model(model.slot)], now);
-    json!({
-        "id": model.id,
-        "ref": model.reference,
-        "label": model.label,
-        "alias": model.aliases,
-        "caps": model.caps.names().collect::<Vec<_>>(),
-        "context": model.context,
-        "enabled": model.enabled,
-        "offReason": model.off_reason(),
-        "cooldownMsRemaining": bench.map_or(0, |bench| bench.remaining_ms(now)),
-    })
-}
+    fn key(&self, provider: &Provider, key: &Key) -> Value {
+        let bench = self.bench_of(provider, key);
+        let scopes: &[Scope] = match provider.limits_scope {
+            LimitsScope::Key => &[Scope::Key(key.slot)],
+            // Of a model or of the whole account: shown there.
+            LimitsScope::Model | LimitsScope::Account => &[],
+        };
+        let mut view = json!({
+            "id": key.id,
+            "masked": key.masked,
+            "source": key.source,
+            "status": self.health(provider, key, bench.as_ref()).name(),
+            "cooldownMsRemaining": bench.map_or(0, |bench| bench.remaining_ms(self.now)),
+            "bars": self.bars(&provider.limits, scopes, provider.reset_zone),
+        });
+        self.add_score(&mut view, key.slot);
+        view
+    }
 
-/// How full each limit is.
-fn bars(provider: &Provider, scope: Scope, live: &Live, now: Now) -> Vec<Value> {
-    let claim = Claim { scope, limits: &provider.limits, zone: provider.reset_zone };
-    let bar = |(metric, limit): (&Metric, &crate::catalog::provider::Limit)| {
-        let used = live.ledger.used(&claim, *metric, now);
+    /// What keeps the key from its soonest model; `None` while it may call any.
+    fn bench_of(&self, provider: &Provider, key: &Key) -> Option<Bench> {
+        let of = |scopes: &[Scope]| self.live.benches.blocking(scopes, self.now).copied();
+        let mut soonest = of(&[Scope::Key(key.slot), Scope::Account(key.account)]);
+        for (place, model) in provider.models.iter().filter(|model| model.enabled).enumerate() {
+            let bench = of(&key_scopes(key, model.slot))?;
+            if place == 0 || soonest.is_some_and(|known| bench.until_ms < known.until_ms) {
+                soonest = Some(bench);
+            }
+        }
+        soonest
+    }
+
+    fn health(&self, provider: &Provider, key: &Key, bench: Option<&Bench>) -> KeyHealth {
+        match bench.map(|bench| bench.cause) {
+            _ if !provider.enabled => KeyHealth::Disabled,
+            Some(Cause::Auth) => KeyHealth::Invalid,
+            Some(Cause::Forbidden) => KeyHealth::Forbidden,
+            Some(_) => KeyHealth::Limited,
+            None if self.cooldown_ms(&[Scope::Provider(provider.slot)]) > 0 => KeyHealth::Unreachable,
+            None if self.live.scoreboard.of(key.slot).last_served() == Some(true) => KeyHealth::Healthy,
+            None => KeyHealth::Unknown,
+        }
+    }
+
+    fn model(&self, provider: &Provider, model: &Model) -> Value {
         json!({
-            "key": metric.name(),
-            "used": used,
-            "limit": limit.amount,
-            "pct": (used / limit.amount * 1000.0).round() / 10.0,
-            "window": match limit.window {
-                WindowKind::Rolling => "rolling",
-                WindowKind::Calendar => "calendar",
+            "id": model.id,
+            "ref": model.reference,
+            "label": model.label,
+            "alias": model.aliases,
+            "caps": model.caps.names().collect::<Vec<_>>(),
+            "context": model.context,
+            "enabled": model.enabled,
+            "offReason": model.off_reason(),
+            "source": match model.source {
+                ModelSource::Declared => "declared",
+                ModelSource::Discovered => "discovered",
             },
+            "cooldownMsRemaining": self.cooldown_ms(&[Scope::Model(model.slot)]),
+            "bars": self.model_bars(provider, model),
         })
-    };
-    provider.limits.max.iter().map(bar).collect()
+    }
+
+    fn cooldown_ms(&self, scopes: &[Scope]) -> u64 {
+        self.live.benches.blocking(scopes, self.now).map_or(0, |bench| bench.remaining_ms(self.now))
+    }
+
+    fn add_score(&self, view: &mut Value, slot: Slot) {
+        let score = self.live.scoreboard.of(slot);
+        view["ok"] = score.ok.into();
+        view["fail"] = score.failed.into();
+        view["latencyMs"] = (score.latency_ms.unwrap_or(0.0).round() as u64).into();
+        view["lastError"] = score.last_error.map(|error| self.redactor.redact(&error).into_owned()).into();
+    }
+
+    /// Whose limits a provider's own are, added up: its keys, without those that are refused, or its accounts.
+    fn limited_scopes(&self, provider: &Provider) -> Vec<Scope> {
+        let refused = |key: &&Key| {
+            let bench = self.live.benches.blocking(&[Scope::Key(key.slot)], self.now);
+            bench.is_some_and(|bench| matches!(bench.cause, Cause::Auth | Cause::Forbidden))
+        };
+        match provider.limits_scope {
+            LimitsScope::Key => {
+                provider.keys.iter().filter(|key| !refused(key)).map(|key| Scope::Key(key.slot)).collect()
+            }
+            LimitsScope::Account => distinct(provider.keys.iter().map(|key| Scope::Account(key.account))),
+            // Shown with each model.
+            LimitsScope::Model => Vec::new(),
+        }
+    }
+
+    fn model_bars(&self, provider: &Provider, model: &Model) -> Vec<Value> {
+        let scopes = distinct(provider.keys.iter().map(|key| match provider.limits_scope {
+            LimitsScope::Account => Scope::AccountModel(key.account, model.slot),
+            LimitsScope::Key | LimitsScope::Model => Scope::KeyModel(key.slot, model.slot),
+        }));
+        let mut bars = self.bars(&model.limits, &scopes, provider.reset_zone);
+        if provider.limits_scope == LimitsScope::Model {
+            bars.extend(self.bars(&provider.limits, &scopes, provider.reset_zone));
+        }
+        bars
+    }
+
+    /// How full each limit is, over all scopes that have it for themselves.
+    fn bars(&self, limits: &Limits, scopes: &[Scope], zone: ResetZone) -> Vec<Value> {
+        let bar = |(metric, limit): (&Metric, &Limit)| {
+            let rule = Rule::of(*metric, *limit);
+            let used: f64 = scopes
+                .iter()
+                .map(|scope| self.live.ledger.used(&Claim { scope: *scope, limits, zone }, *metric, self.now))
+                .sum();
+            let limit = limit.amount * scopes.len() as f64;
+            json!({
+                "key": metric.name(),
+                "used": used,
+                "limit": limit,
+                "pct": (used / limit * 1000.0).round() / 10.0,
+                "window": rule.window_name(zone),
+                "resetsAt": rule.resets_at_ms(zone, self.now.wall_ms),
+            })
+        };
+        limits.max.iter().filter(|_| !scopes.is_empty()).map(bar).collect()
+    }
+}
+
+fn distinct(scopes: impl Iterator<Item = Scope>) -> Vec<Scope> {
+    let mut all: Vec<Scope> = scopes.collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// `GET /api/benches`: who is not called for a while, and why.

@@ -95,6 +95,8 @@ const ROUTES: &[Route] = &[
         delete: Some(views::lift_benches),
     },
     post("/api/reload", Right::Owner, views::reload),
+    post("/api/refresh", Right::Owner, views::refresh),
+    post("/_refresh", Right::Owner, views::refresh),
 ];
 
 /// The door of the server: every request goes through here.

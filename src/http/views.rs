@@ -1,7 +1,8 @@
 //! What the gateway tells about itself: health, the page, and the owner's views.
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use crossbeam_channel::RecvTimeoutError;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
@@ -10,7 +11,9 @@ use super::path;
 use super::routes::Visit;
 use crate::base::clock;
 use crate::catalog::load::Snapshot;
-use crate::catalog::{Issue, IssueLevel};
+use crate::catalog::provider::{Model, ModelSource, Provider};
+use crate::catalog::{Issue, IssueLevel, discovery};
+use crate::discover::{self, Which};
 use crate::relay::gateway::Gateway;
 use crate::wire::error::ApiError;
 
@@ -113,25 +116,55 @@ pub fn stats(visit: &Visit<'_>) -> Admission {
 /// `GET /api/logs?limit=N`: the last turns, newest first.
 pub fn logs(visit: &Visit<'_>) -> Admission {
     let limit = path::query_value(visit.head.query(), "limit").and_then(|limit| limit.parse().ok());
-    let newest = visit.gateway.turns.newest(limit.unwrap_or(LOGS_DEFAULT).clamp(1, LOGS_MAX));
-    let logs: Vec<Value> =
-        newest.iter().map(|turn| serde_json::to_value(&**turn).expect("a record is plain data")).collect();
+    let limit = limit.unwrap_or(LOGS_DEFAULT).clamp(1, LOGS_MAX);
+    let newest = visit.gateway.turns.newest(limit, &visit.gateway.store);
+    let logs: Vec<Value> = newest
+        .iter()
+        .map(|turn| {
+            let mut view = serde_json::to_value(&**turn).expect("a record is plain data");
+            // No answer comes from a cache, and no words of a conversation are kept.
+            (view["cache"], view["preview"]) = (Value::Null, Value::Null);
+            view
+        })
+        .collect();
     respond(visit, 200, &json!({"logs": logs}))
 }
 
 /// `POST /api/reload`.
 pub fn reload(visit: &Visit<'_>) -> Admission {
-    let gateway = Arc::clone(visit.gateway);
+    let gateway = visit.gateway;
     let (ok, snapshot) = match gateway.reload() {
         Ok(snapshot) => (true, snapshot),
         Err(_) => (false, gateway.snapshot()),
     };
+    // A provider that just got its key may have no models yet.
+    discover::start(gateway, Which::Due);
     let body = json!({
         "ok": ok,
         "providers": snapshot.catalog.providers.len(),
         "usable": usable(&snapshot),
         "issues": issues(&snapshot.issues),
     });
+    respond(visit, 200, &body)
+}
+
+/// How long an answer waits for model lists; what takes longer goes on without it.
+const REFRESH_WAIT: Duration = Duration::from_secs(15);
+
+/// `POST /api/refresh`: fetches all model lists again.
+pub fn refresh(visit: &Visit<'_>) -> Admission {
+    let done = match discover::start(visit.gateway, Which::All) {
+        // Nothing comes but the end.
+        Some(ended) => ended.recv_timeout(REFRESH_WAIT) == Err(RecvTimeoutError::Disconnected),
+        None => !visit.gateway.discovering.load(Ordering::Acquire),
+    };
+    let snapshot = visit.gateway.snapshot();
+    let models = |provider: &Provider| {
+        let found = |model: &&Model| model.source == ModelSource::Discovered;
+        json!({"id": provider.id, "models": provider.models.len(), "discovered": provider.models.iter().filter(found).count()})
+    };
+    let asked = snapshot.catalog.providers.iter().filter(|provider| discovery::asks(provider));
+    let body = json!({"ok": true, "done": done, "providers": asked.map(models).collect::<Vec<_>>()});
     respond(visit, 200, &body)
 }
 

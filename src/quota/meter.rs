@@ -135,6 +135,40 @@ impl Rule {
         Rule { metric, unit, span, max: whole as u64 }
     }
 
+    /// Its window for people, such as `last 60s` or `today (UTC)`.
+    pub fn window_name(&self, zone: ResetZone) -> String {
+        let period = match self.span {
+            _ if self.unit == Unit::InFlight => return "at once".into(),
+            Span::Rolling { span_ms } if span_ms < 120_000 => {
+                return format!("last {}s", span_ms.div_ceil(1000));
+            }
+            Span::Rolling { span_ms } => return format!("last {}h", span_ms.div_ceil(3_600_000)),
+            Span::Calendar(Period::Second) => "this second",
+            Span::Calendar(Period::Minute) => "this minute",
+            Span::Calendar(Period::Hour) => "this hour",
+            Span::Calendar(Period::Day) => "today",
+            Span::Calendar(Period::Month) => "this month",
+        };
+        match zone {
+            ResetZone::Fixed(0) => format!("{period} (UTC)"),
+            ResetZone::Fixed(minutes) => {
+                let sign = if minutes < 0 { '-' } else { '+' };
+                format!("{period} (UTC{sign}{:02}:{:02})", minutes.abs() / 60, minutes.abs() % 60)
+            }
+            ResetZone::UsPacific => format!("{period} (US Pacific)"),
+        }
+    }
+
+    /// Wall clock at which the window begins anew, in milliseconds; `None` for one that slides.
+    pub fn resets_at_ms(&self, zone: ResetZone, wall_ms: u64) -> Option<u64> {
+        match self.span {
+            Span::Calendar(period) if self.unit != Unit::InFlight => {
+                Some(wall_ms + period.rest_ms(zone, wall_ms))
+            }
+            _ => None,
+        }
+    }
+
     /// An amount in the unit that limits are written in.
     pub fn shown(&self, amount: u64) -> f64 {
         shown(self.unit, amount)
@@ -317,6 +351,32 @@ mod tests {
         let slot = size_of::<(i64, u64)>();
         // A queue doubles as it grows: 61 slots lie in room for 64, and for 128 at the worst.
         assert!(idle + 2 * 64 * slot <= 2_560, "a busy scope with two rolling windows");
+    }
+
+    #[test]
+    fn windows_are_named_and_say_when_they_begin_anew() {
+        let check = |metric, window, zone, name: &str, resets_at_ms| {
+            let rule = Rule::of(metric, Limit { amount: 10.0, window });
+            let found = (rule.window_name(zone), rule.resets_at_ms(zone, 1_800_000_000_000));
+            assert_eq!(found, (name.to_owned(), resets_at_ms), "{metric:?} {window:?}");
+        };
+        let (utc, rolling, calendar) = (ResetZone::Fixed(0), WindowKind::Rolling, WindowKind::Calendar);
+        check(Metric::Rps, rolling, utc, "last 1s", None);
+        check(Metric::Rpm, rolling, utc, "last 60s", None);
+        check(Metric::Rph, rolling, utc, "last 1h", None);
+        check(Metric::Tpd, rolling, utc, "last 24h", None);
+        check(Metric::Concurrency, rolling, utc, "at once", None);
+        // It is 8:00 UTC on 2027-01-15.
+        check(Metric::Rpd, calendar, utc, "today (UTC)", Some(1_800_057_600_000));
+        check(Metric::Rpd, calendar, ResetZone::Fixed(-90), "today (UTC-01:30)", Some(1_800_063_000_000));
+        check(
+            Metric::CreditsPerDay,
+            calendar,
+            ResetZone::UsPacific,
+            "today (US Pacific)",
+            Some(1_800_086_400_000),
+        );
+        check(Metric::Tpmo, calendar, utc, "this month (UTC)", Some(1_801_440_000_000));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod zone;
 
 pub use bench::{Bench, Benches, Cause, Term};
 pub use ledger::{Ledger, Reservation, Room, Spent, Want};
+pub use meter::Rule;
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Deref;

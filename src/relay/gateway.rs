@@ -1,15 +1,17 @@
 //! Everything that lives as long as the process and that requests share: the snapshot in use, live state, the client
 //! for upstream calls, the store, the log.
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
 use super::record::TurnLog;
+use crate::base::clock;
 use crate::catalog::Issue;
 use crate::catalog::discovery::{Discovered, DiscoveredList};
-use crate::catalog::env::{Paths, Variables};
+use crate::catalog::env::{self, Paths, Variables};
 use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::pool::Fingerprints;
 use crate::catalog::slots::Slots;
@@ -19,16 +21,21 @@ use crate::upstream::client::Client;
 
 /// The gateway, shared by all threads.
 pub struct Gateway {
-    pub paths: Paths,
+    /// The data folder, which stays for as long as the process runs.
+    pub data: PathBuf,
+    /// The folder that the process was started in.
+    current: PathBuf,
     /// The process's own variables; those of `.env` come with each load.
     process: Variables,
     fingerprints: Fingerprints,
     snapshot: RwLock<Arc<Snapshot>>,
-    /// One mutex, held for microseconds and never across I/O. Where it is taken together with `live`, it comes first.
+    /// No request takes it. Where it is taken together with `live`, it comes first.
     slots: Mutex<Slots>,
     /// What decisions read and change: counters, benches, latencies. Held for microseconds, never across I/O.
     pub live: Mutex<Live>,
     discovered: Mutex<Discovered>,
+    /// Whether model lists are being fetched.
+    pub discovering: AtomicBool,
     pub client: Client,
     pub store: Store,
     pub turns: TurnLog,
@@ -67,7 +74,7 @@ impl Counts {
 
 /// What a [`Gateway`] is made of.
 pub struct Parts {
-    pub paths: Paths,
+    pub current: PathBuf,
     pub process: Variables,
     pub fingerprints: Fingerprints,
     pub slots: Slots,
@@ -80,18 +87,21 @@ pub struct Parts {
 
 impl Gateway {
     pub fn new(parts: Parts) -> Gateway {
-        let Parts { paths, process, fingerprints, slots, snapshot, live, discovered, client, store } = parts;
+        let Parts { current, process, fingerprints, slots, snapshot, live, discovered, client, store } =
+            parts;
         Gateway {
-            paths,
+            data: snapshot.paths.data.clone(),
+            current,
             process,
             fingerprints,
             snapshot: RwLock::new(Arc::new(snapshot)),
             slots: Mutex::new(slots),
             live: Mutex::new(live),
             discovered: Mutex::new(discovered),
+            discovering: AtomicBool::new(false),
             client,
             store,
-            turns: TurnLog::default(),
+            turns: TurnLog::new(clock::now().wall_ms),
             counts: Counts::default(),
             held: AtomicUsize::new(0),
         }
@@ -113,16 +123,20 @@ impl Gateway {
     /// # Errors
     /// Never in practice: with a previous snapshot even a bad configuration only becomes an issue.
     pub fn reload(&self) -> Result<Arc<Snapshot>, Vec<Issue>> {
-        let discovered = self.discovered.lock().clone();
+        // Held to the end: two loads at once would make two snapshots of one number.
+        let mut slots = self.slots.lock();
+        let paths = Paths { data: self.data.clone(), ..env::places(&self.process, &self.current) };
+        // `freeway provider refresh` leaves what it finds on disk.
+        let discovered = self.learn_models(load::read_discovered(&self.data).lists);
         let previous = self.snapshot();
         let inputs = Inputs {
-            paths: &self.paths,
+            paths: &paths,
             process: &self.process,
             fingerprints: &self.fingerprints,
             discovered: &discovered,
             previous: Some(&previous),
         };
-        let snapshot = Arc::new(load::load(&inputs, &mut self.slots.lock())?);
+        let snapshot = Arc::new(load::load(&inputs, &mut slots)?);
         *self.snapshot.write() = Arc::clone(&snapshot);
         Ok(snapshot)
     }
@@ -132,10 +146,15 @@ impl Gateway {
         self.discovered.lock().clone()
     }
 
-    /// Keeps freshly fetched model lists; [`Gateway::reload`] makes them count.
+    /// Keeps model lists that are younger than those known of the same address; [`Gateway::reload`] makes them count.
     pub fn learn_models(&self, lists: BTreeMap<String, DiscoveredList>) -> Discovered {
         let mut discovered = self.discovered.lock();
-        discovered.lists.extend(lists);
+        for (id, list) in lists {
+            let known = discovered.lists.get(&id).filter(|known| known.base_url == list.base_url);
+            if known.is_none_or(|known| known.fetched_wall_ms < list.fetched_wall_ms) {
+                discovered.lists.insert(id, list);
+            }
+        }
         discovered.clone()
     }
 

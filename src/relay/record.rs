@@ -11,7 +11,7 @@ use super::turn::{Operation, Turn};
 use crate::base::clock;
 use crate::catalog::load::Snapshot;
 use crate::route::failover::{Failover, Hop};
-use crate::store::{Row, RowKind, RowOutcome};
+use crate::store::{Row, RowKind, RowOutcome, Store};
 use crate::wire::usage::Usage;
 
 /// Turns kept in memory.
@@ -21,8 +21,8 @@ const TURNS_MAX: usize = 500;
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnRecord {
-    /// The request id that the client saw.
-    pub id: String,
+    /// The request id that the client saw; `None` for a turn of an earlier run, whose row does not keep it.
+    pub id: Option<String>,
     /// When it was admitted, in milliseconds since 1970.
     pub at: u64,
     /// `chat` or `embeddings`.
@@ -54,10 +54,11 @@ pub struct TurnRecord {
 pub struct AttemptRecord {
     pub provider_id: Arc<str>,
     pub model_id: Arc<str>,
-    pub key_id: Arc<str>,
     pub status: Option<u16>,
-    pub ms: u64,
-    pub error: String,
+    /// What a row does not keep is `None` for a turn of an earlier run.
+    pub key_id: Option<Arc<str>>,
+    pub ms: Option<u64>,
+    pub error: Option<String>,
 }
 
 /// What a finished turn adds to what the [`Turn`] itself knows.
@@ -85,7 +86,7 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
     });
     let hops = facts.failover.map_or(&[][..], |failover| failover.hops());
     let record = TurnRecord {
-        id: facts.id.to_owned(),
+        id: Some(facts.id.to_owned()),
         at: turn.arrived.wall_ms,
         operation: match turn.operation() {
             Operation::Chat(_) => "chat",
@@ -117,7 +118,7 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
     ));
     log::debug!(
         "{} {} {} -> {} {} in {} ms",
-        record.id,
+        facts.id,
         record.operation,
         record.requested_model,
         served.map_or("nobody", |(_, model, _)| &model.reference),
@@ -132,10 +133,52 @@ fn attempt_record(snapshot: &Snapshot, hop: &Hop) -> AttemptRecord {
     AttemptRecord {
         provider_id: Arc::clone(&provider.id),
         model_id: Arc::clone(&snapshot.catalog.model(hop.at).id),
-        key_id: Arc::clone(&provider.keys[hop.key].id),
+        key_id: Some(Arc::clone(&provider.keys[hop.key].id)),
         status: hop.failure.status,
-        ms: hop.took_ms,
-        error: snapshot.redactor.redact(&hop.failure.message).into_owned(),
+        ms: Some(hop.took_ms),
+        error: Some(snapshot.redactor.redact(&hop.failure.message).into_owned()),
+    }
+}
+
+impl TurnRecord {
+    /// A turn of an earlier run, as far as its row tells.
+    fn of_row(row: Row) -> TurnRecord {
+        let model = row.model.as_deref().unwrap_or_default();
+        let with = model.split_once('/').map(|(provider, model)| (provider.into(), model.into()));
+        let (provider_id, model_id) = with.unzip();
+        TurnRecord {
+            id: None,
+            at: row.ended_ms.saturating_sub(row.latency_ms),
+            operation: row.kind.name(),
+            client: row.client,
+            requested_model: row.requested.unwrap_or_else(|| model.to_owned()),
+            resolution: row.route.to_string(),
+            provider_id,
+            model_id,
+            key_id: row.key,
+            attempts: row.trail.split(", ").filter_map(AttemptRecord::of_hop).collect(),
+            status: row.status,
+            ms: row.latency_ms,
+            first_token_ms: row.first_ms,
+            tokens_in: row.prompt_tokens,
+            tokens_out: row.output_tokens,
+            estimated: row.estimated,
+            stream: row.stream,
+            error: row.error,
+        }
+    }
+}
+
+impl AttemptRecord {
+    /// Reads `provider/model:status` or `provider/model`, as [`row`] writes them.
+    fn of_hop(hop: &str) -> Option<AttemptRecord> {
+        let (reference, status) = match hop.rsplit_once(':') {
+            Some((reference, status)) if status.parse::<u16>().is_ok() => (reference, status.parse().ok()),
+            _ => (hop, None),
+        };
+        let (provider, model) = reference.split_once('/')?;
+        let (provider_id, model_id) = (provider.into(), model.into());
+        Some(AttemptRecord { provider_id, model_id, status, key_id: None, ms: None, error: None })
     }
 }
 
@@ -172,20 +215,53 @@ fn row(record: &TurnRecord, model: Option<Arc<str>>, calls: u32, ended_ms: u64) 
 }
 
 /// The last turns, newest last.
-#[derive(Debug, Default)]
-pub struct TurnLog(Mutex<VecDeque<Arc<TurnRecord>>>);
+#[derive(Debug)]
+pub struct TurnLog {
+    turns: Mutex<VecDeque<Arc<TurnRecord>>>,
+    /// Wall clock when this run began; what the store has from before is of earlier runs.
+    begun_ms: u64,
+}
 
 impl TurnLog {
+    pub fn new(begun_ms: u64) -> TurnLog {
+        TurnLog { turns: Mutex::default(), begun_ms }
+    }
+
     pub fn push(&self, record: TurnRecord) {
-        let mut turns = self.0.lock();
+        let mut turns = self.turns.lock();
         if turns.len() == TURNS_MAX {
             turns.pop_front();
         }
         turns.push_back(Arc::new(record));
     }
 
-    /// The newest `count` turns, newest first.
-    pub fn newest(&self, count: usize) -> Vec<Arc<TurnRecord>> {
-        self.0.lock().iter().rev().take(count).map(Arc::clone).collect()
+    /// The newest `count` turns, newest first; those of earlier runs are read from the store.
+    pub fn newest(&self, count: usize, store: &Store) -> Vec<Arc<TurnRecord>> {
+        let mut newest: Vec<_> = self.turns.lock().iter().rev().take(count).map(Arc::clone).collect();
+        if newest.len() < count.min(TURNS_MAX) {
+            let rows = store.recent(count).into_iter().filter(|row| row.ended_ms < self.begun_ms);
+            let older = rows.map(|row| Arc::new(TurnRecord::of_row(row)));
+            newest.extend(older.take(count - newest.len()));
+        }
+        newest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hops_of_a_trail_are_read_back() {
+        let check = |hop: &str, expected: Option<(&str, &str, Option<u16>)>| {
+            let found = AttemptRecord::of_hop(hop);
+            let found = found.as_ref().map(|hop| (&*hop.provider_id, &*hop.model_id, hop.status));
+            assert_eq!(found, expected, "{hop}");
+        };
+        check("groq/some-model:429", Some(("groq", "some-model", Some(429))));
+        check("openrouter/acme/big-2:free:503", Some(("openrouter", "acme/big-2:free", Some(503))));
+        check("openrouter/acme/big-2:free", Some(("openrouter", "acme/big-2:free", None)));
+        check("", None);
+        check("cut-off-in-the-mid", None);
     }
 }

@@ -259,6 +259,7 @@ impl Failover {
         let (provider, model) = (catalog.provider(attempt.at), catalog.model(attempt.at));
         let took_ms = now.mono_ms.saturating_sub(attempt.began.mono_ms);
         live.speeds.answered(provider.slot, model.slot, self.ask.answer, took_ms, now);
+        live.scoreboard.answered([provider.slot, provider.keys[attempt.key].slot], took_ms);
         if !provider.local {
             live.network.reached();
         }
@@ -281,6 +282,7 @@ impl Failover {
                 call.settle(live, attempt.reservation, spent);
                 if !attempt.committed {
                     live.speeds.answered(provider.slot, model.slot, answer, call.took_ms(), now);
+                    live.scoreboard.answered(call.scored(), call.took_ms());
                 }
                 live.ledger.record_output(model.slot, spent.output_tokens);
                 call.reward(live, exhausted_ms);

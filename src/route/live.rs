@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use super::lessons::Lessons;
 use super::network::Network;
 use super::plan::Orders;
+use super::scoreboard::Scoreboard;
 use super::speed::Speeds;
 use crate::base::clock::Now;
 use crate::catalog::provider::Slot;
@@ -19,6 +20,7 @@ pub struct Live {
     pub network: Network,
     pub speeds: Speeds,
     pub lessons: Lessons,
+    pub scoreboard: Scoreboard,
     /// Orders of models, remembered per resolution.
     pub orders: Orders,
     pub(super) lately: Lately,

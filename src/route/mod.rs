@@ -11,6 +11,7 @@ pub mod live;
 pub mod network;
 pub mod outcome;
 pub mod plan;
+pub mod scoreboard;
 pub mod speed;
 pub mod terminal;
 pub mod verdict;

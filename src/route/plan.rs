@@ -404,11 +404,14 @@ impl View<'_> {
     pub fn key_for(&self, at: ModelIx) -> Result<usize, Blocked> {
         let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
         let blocked = |obstacle| Blocked::new(at, None, obstacle, self.now);
-        if let Some(obstacle) = self.model_obstacle(provider, model) {
-            return Err(blocked(obstacle));
-        }
         let want =
             Want::of_call(&self.live.ledger, provider, model, self.ask.prompt_tokens, self.ask.max_output);
+        if let Some(obstacle) = self.model_obstacle(provider, model) {
+            // Nobody should wait for a bench to end and be told then that no key ever takes this.
+            let mut keys = provider.keys.iter().map(|key| self.never_fits(provider, model, key, &want));
+            let never = keys.next().flatten().filter(|_| keys.all(|never| never.is_some()));
+            return Err(blocked(never.unwrap_or(obstacle)));
+        }
         let count = provider.keys.len();
         let first = self.live.key_turn(provider.slot) % count.max(1);
         let mut best: Option<(f64, usize)> = None;
@@ -435,6 +438,14 @@ impl View<'_> {
     }
 
     fn model_obstacle(&self, provider: &Provider, model: &Model) -> Option<Obstacle> {
+        // What no time mends comes first: nobody should wait for a bench to end and then be told this.
+        let learned = self.live.lessons.window(model.slot, self.now);
+        let too_small = |window: &u64| {
+            self.ask.prompt_tokens > *window || self.window_above.is_some_and(|above| *window <= above)
+        };
+        if let Some(window) = model.context.into_iter().chain(learned).min().filter(too_small) {
+            return Some(Obstacle::TooLong { window });
+        }
         if let Some(obstacle) = self.provider_obstacle(provider) {
             return Some(obstacle);
         }
@@ -442,14 +453,7 @@ impl View<'_> {
         if let Some(bench) = self.live.benches.blocking(&[scope], self.now) {
             return Some(Obstacle::Benched(*bench));
         }
-        if self.out.contains(&scope) {
-            return Some(Obstacle::Tried);
-        }
-        let learned = self.live.lessons.window(model.slot, self.now);
-        let window = model.context.into_iter().chain(learned).min()?;
-        let too_small =
-            self.ask.prompt_tokens > window || self.window_above.is_some_and(|above| window <= above);
-        too_small.then_some(Obstacle::TooLong { window })
+        self.out.contains(&scope).then_some(Obstacle::Tried)
     }
 
     /// Why one key cannot be used; whether it may is asked of `want` and every scope that the key stands in.
@@ -461,6 +465,10 @@ impl View<'_> {
         want: &Want,
     ) -> Option<Obstacle> {
         let key = &provider.keys[key];
+        let room = self.room(provider, model, key, want);
+        if matches!(room, Some(Obstacle::NeverFits { .. })) {
+            return room;
+        }
         let scopes = key_scopes(key, model.slot);
         if let Some(bench) = self.live.benches.blocking(&scopes, self.now) {
             return Some(Obstacle::Benched(*bench));
@@ -468,6 +476,11 @@ impl View<'_> {
         if scopes.iter().any(|scope| self.out.contains(scope)) {
             return Some(Obstacle::Tried);
         }
+        room
+    }
+
+    /// Which limit leaves no room for the request.
+    fn room(&self, provider: &Provider, model: &Model, key: &Key, want: &Want) -> Option<Obstacle> {
         let learned = self.live.lessons.limit(key.account, model.slot, self.now);
         if let Some(limit) = learned.filter(|limit| self.ask.prompt_tokens > *limit) {
             return Some(Obstacle::NeverFits { metric: None, limit: limit as f64 });
@@ -479,6 +492,10 @@ impl View<'_> {
             }
             Room::Never { metric, limit } => Some(Obstacle::NeverFits { metric: Some(metric), limit }),
         }
+    }
+
+    fn never_fits(&self, provider: &Provider, model: &Model, key: &Key, want: &Want) -> Option<Obstacle> {
+        self.room(provider, model, key, want).filter(|room| matches!(room, Obstacle::NeverFits { .. }))
     }
 }
 
@@ -492,7 +509,7 @@ fn is_sooner(a: &Blocked, b: &Blocked) -> bool {
 }
 
 /// Every scope that a key stands in when it calls a model.
-pub(super) fn key_scopes(key: &Key, model: Slot) -> [Scope; 4] {
+pub fn key_scopes(key: &Key, model: Slot) -> [Scope; 4] {
     [
         Scope::Key(key.slot),
         Scope::KeyModel(key.slot, model),

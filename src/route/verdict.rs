@@ -5,7 +5,7 @@ use super::outcome::{Class, Failure};
 use super::plan::key_scopes;
 use super::speed::Answer;
 use crate::base::clock::Now;
-use crate::catalog::provider::{Key, Model, Provider};
+use crate::catalog::provider::{Key, Model, Provider, Slot};
 use crate::catalog::settings::{BenchSteps, Settings};
 use crate::quota::bench::{LOCAL_STEPS, Term};
 use crate::quota::ledger::credits;
@@ -86,6 +86,7 @@ impl Call<'_> {
         );
         live.benches.succeeded(&key_scopes(self.key, model), self.began.mono_ms, self.now);
         live.lately.ended(provider, model, true, self.now);
+        live.scoreboard.served(self.scored());
         if !self.provider.local {
             live.network.reached();
         }
@@ -109,6 +110,11 @@ impl Call<'_> {
                 live.speeds.failed(provider, model, self.answer, self.took_ms(), self.now);
             }
             _ => live.speeds.undecided(provider),
+        }
+        match failure.class {
+            // Not its own fault.
+            Class::BadRequest | Class::Policy | Class::TooLong | Class::LimitTooSmall | Class::Clock => {}
+            _ => live.scoreboard.failed(self.scored(), &failure.message),
         }
         self.bench_for(live, failure, policy);
     }
@@ -188,6 +194,11 @@ impl Call<'_> {
 
     fn steps(&self, steps: BenchSteps) -> BenchSteps {
         if self.provider.local { LOCAL_STEPS } else { steps }
+    }
+
+    /// Whose score the attempt counts for.
+    pub fn scored(&self) -> [Slot; 2] {
+        [self.provider.slot, self.key.slot]
     }
 
     /// Whether other keys share the account.

@@ -20,7 +20,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Tokens asked for: some providers refuse fewer than three.
 const PROBE_TOKENS: u32 = 4;
 
-/// What is known of a key's right to call.
+/// The one verdict on a key: what is known of its right to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyHealth {
     Unknown,
@@ -29,6 +29,8 @@ pub enum KeyHealth {
     Invalid,
     Forbidden,
     Unreachable,
+    /// Its provider is switched off.
+    Disabled,
 }
 
 impl KeyHealth {
@@ -40,6 +42,7 @@ impl KeyHealth {
             KeyHealth::Invalid => "invalid",
             KeyHealth::Forbidden => "forbidden",
             KeyHealth::Unreachable => "unreachable",
+            KeyHealth::Disabled => "disabled",
         }
     }
 

@@ -94,6 +94,30 @@ fn b18_another_models_vectors_are_never_mixed_in() {
 }
 
 #[test]
+fn b18_an_alias_stays_with_one_model() {
+    let (alpha, beta) = (mock_that("alpha", [Step::status(503)]), mock("beta"));
+    let embed = |mock: &MockUpstream, id: &str| {
+        provider(mock).model_with(id, json!({"caps": ["embed"], "alias": ["vectors"]}))
+    };
+    let gateway = Gateway::over([embed(&alpha, "e-first").priority(1), embed(&beta, "e-second").priority(2)]);
+    assert!(gateway.embed("vectors", json!("one")).status() >= 500);
+    assert!(gateway.embed("vectors", json!("one")).status() >= 400, "nor while the first rests");
+    assert!(beta.calls().is_empty(), "other weights make other vectors");
+}
+
+#[test]
+fn b18_tokens_of_every_form_of_input_are_counted() {
+    let ids: Vec<u32> = (0..600).collect();
+    for input in [json!(ids), json!([ids, ids]), json!("word ".repeat(600)), json!(["word ".repeat(600)])] {
+        let alpha = mock_that("alpha", [Step { usage: Usage::None, ..Step::ok() }]);
+        let file = provider(&alpha).embed_model("e").limits(json!({"tpm": 500}));
+        let answer = Gateway::over([file]).embed("e", input.clone());
+        answer.error(413, "context_length_exceeded");
+        assert!(alpha.calls().is_empty());
+    }
+}
+
+#[test]
 fn emb_03_token_ids_go_only_where_they_are_taken() {
     let (alpha, _beta, gateway) = two(Step::ok(), ["e", "e"]);
     let answer = gateway.embed("e", json!([101, 2023]));

@@ -55,6 +55,62 @@ fn b11_what_is_not_configured_is_503_and_names_the_variable() {
 }
 
 #[test]
+fn b11_what_is_switched_off_is_503() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([provider(&alpha).set("enabled", json!(false))]);
+    let answer = gateway.chat("alpha/m").error(503, "no_provider_configured");
+    assert_eq!(answer.header("retry-after"), None, "time does not mend it: {answer}");
+}
+
+#[test]
+fn b11_what_never_fits_is_413_even_while_its_provider_rests() {
+    let alpha = mock_that("alpha", [Step::status(500)]);
+    for file in [
+        provider(&alpha).model_with("m", json!({"context": 2_000})),
+        provider(&alpha).limits(json!({"tpm": 2_000})),
+    ] {
+        let gateway = Gateway::over([file]);
+        gateway.chat("m").error(502, "all_attempts_failed");
+        let long = json!([{"role": "user", "content": "word ".repeat(10_000)}]);
+        gateway.chat_with("m", json!({"messages": long})).error(413, "context_length_exceeded");
+    }
+}
+
+#[test]
+fn b11_a_timeout_after_a_limit_is_told_by_the_last() {
+    let (alpha, beta) = (mock_that("alpha", [Step::status(429)]), mock_that("beta", [Step::hang()]));
+    let slow = provider(&beta).priority(2).set("timeouts", json!({"firstByteMs": 300}));
+    let gateway = Gateway::over([provider(&alpha).priority(1), slow]);
+    let answer = gateway.chat("m").error(504, "all_attempts_failed").after_attempts(2);
+    assert_eq!(answer.at("/freeway/attempts").as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn b12_the_original_error_is_kept_beside_ours() {
+    let odd = json!({"detail": [{"type": "missing", "loc": ["body", "messages"], "msg": "odd words"}]});
+    let (_alpha, gateway) = gateway_over([Step::json(422, &odd)]);
+    let answer = gateway.chat("m");
+    assert_eq!(answer.status(), 422, "{answer}");
+    for member in ["message", "type", "param", "code"] {
+        assert!(answer.json()["error"].get(member).is_some(), "error.{member} is missing in {answer}");
+    }
+    let kept = answer.at("/freeway/upstream").to_string();
+    assert!(kept.contains("loc") && kept.contains("odd words"), "{answer}");
+    let large =
+        Step::json(400, &json!({"error": {"message": "too many pixels", "noise": "x".repeat(60_000)}}));
+    let (_alpha, gateway) = gateway_over([large]);
+    assert!(gateway.chat("m").body.len() < 8_000, "at most 4 KiB of it");
+}
+
+#[test]
+fn b13_bytes_that_are_no_utf_8_are_400_and_not_replaced() {
+    let (alpha, gateway) = gateway_over([]);
+    let body = b"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\xfe\"}]}";
+    gateway.send(&Request::new("POST", "/v1/chat/completions").body(body)).error(400, "invalid_json");
+    assert!(alpha.calls().is_empty());
+}
+
+#[test]
 fn b11_what_fits_nowhere_is_413() {
     let alpha = mock("alpha");
     let gateway = Gateway::over([provider(&alpha).model_with("m", json!({"context": 1_000}))]);
@@ -237,12 +293,31 @@ fn bad_bodies_are_told_what_is_wrong() {
 fn a7_odd_messages_and_deep_nesting_are_400() {
     let (alpha, gateway) = gateway_over([]);
     for messages in [json!([null]), json!(["x"]), json!([{}]), json!([[]]), json!("x")] {
-        assert_eq!(gateway.chat_with("m", json!({"messages": messages})).status(), 400, "{messages}");
+        for session in [Value::Null, json!("s1")] {
+            let answer = gateway.chat_with("m", json!({"messages": messages, "session": session}));
+            assert_eq!(answer.status(), 400, "{messages}: {answer}");
+        }
     }
+    let inputs = format!(r#"{{"model":"m","input":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+    assert_eq!(gateway.send(&Request::new("POST", "/v1/embeddings").body(inputs)).status(), 400);
     let deep = format!(r#"{{"model":"m","messages":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
     let answer = gateway.send(&Request::new("POST", "/v1/chat/completions").body(deep));
     assert_eq!(answer.status(), 400);
     assert!(alpha.calls().is_empty());
+}
+
+#[test]
+fn a7_odd_hosts_and_paths_are_no_500() {
+    let (_alpha, gateway) = gateway_over([]);
+    for path in ["/%E0%A4%A", "/v1/%E0%A4%A", "/v1/models/%E0%A4%A", "/%", "/api/%ff", "/v1/models/%00"] {
+        let answer = gateway.get(path);
+        assert!([400, 404].contains(&answer.status()), "{path}: {answer}");
+        assert!(answer.json()["error"].is_object(), "{path}: {answer}");
+    }
+    for host in ["[", "::", "a b", "localhost:notaport", "%00", "http://x"] {
+        let answer = gateway.send(&Request::get("/v1/models").header("host", host));
+        assert!([200, 400, 403, 421].contains(&answer.status()), "{host:?}: {answer}");
+    }
 }
 
 #[test]

@@ -172,29 +172,6 @@ fn quo_13_a_bad_key_told_as_400_is_a_bad_key() {
 }
 
 #[test]
-fn c4_a_restart_remembers_a_dead_key() {
-    let alpha = mock_that("alpha", [Step::status(401)]);
-    let mut gateway = Gateway::over([provider(&alpha)]);
-    gateway.chat("m");
-    assert_eq!(chats(&alpha).len(), 1);
-    gateway.restart();
-    let answer = gateway.chat("m");
-    assert_eq!(chats(&alpha).len(), 1, "the dead key was called again: {answer}");
-}
-
-#[test]
-fn c3_a_key_keeps_its_usage_when_the_pool_is_reordered() {
-    let alpha = mock("alpha");
-    let mut gateway = Gateway::over([provider(&alpha).keys(["k1"]).limits(json!({"rpd": 1}))]);
-    gateway.chat("m").ok();
-    gateway.set_env("ALPHA_API_KEY", "k2,k1");
-    gateway.restart();
-    gateway.chat("m").ok();
-    gateway.chat("m").error(429, "all_providers_blocked");
-    assert_eq!(chats_by_key(&alpha), BTreeMap::from(["k1", "k2"].map(|key| (key.into(), 1))));
-}
-
-#[test]
 fn a_counter_survives_a_restart() {
     let alpha = mock("alpha");
     let mut gateway = Gateway::over([provider(&alpha).limits(json!({"rpd": 2}))]);

@@ -134,6 +134,18 @@ fn a8_a_setting_of_the_wrong_type_refuses_and_says_where() {
         (json!({"guard": {"maxBodyBytes": "8mb"}}), "guard.maxBodyBytes"),
         (json!({"strategy": "prioritty"}), "strategy"),
         (json!({"maxAttempts": -1}), "maxAttempts"),
+        (json!({"guard": {"scan": {"mode": "blok"}}}), "guard.scan.mode"),
+        (json!({"guard": {"perKey": {"rpm": "60"}}}), "guard.perKey.rpm"),
+        (json!({"guard": [1]}), "guard"),
+        (json!({"adminKey": ""}), "adminKey"),
+        (json!({"adminKey": 7}), "adminKey"),
+        (json!({"keys": ["fine", 7]}), "keys[1]"),
+        (json!({"port": 70_000}), "port"),
+        (json!({"port": 8_787.5}), "port"),
+        (json!({"timeoutMs": "60s"}), "timeoutMs"),
+        (json!({"cache": {"semantic": {"threshold": 2}}}), "cache.semantic.threshold"),
+        (json!({"server": {"workers": 0}}), "server.workers"),
+        (json!({"aliases": {"x": 3}}), "aliases.x"),
     ] {
         let exit = Gateway::builder().settings(settings).refusal();
         assert_eq!(exit.code, Some(78), "{exit:?}");
@@ -142,9 +154,44 @@ fn a8_a_setting_of_the_wrong_type_refuses_and_says_where() {
 }
 
 #[test]
+fn a8_a_variable_of_the_wrong_type_refuses_and_says_which() {
+    for (name, value) in
+        [("FREEWAY_STRATEGY", "quickest"), ("FREEWAY_LOG", "loud"), ("FREEWAY_KEYS", "fine,with space")]
+    {
+        let exit = Gateway::builder().env(name, value).refusal();
+        assert!(exit.code == Some(78) && exit.log.contains(name), "{name}: {exit:?}");
+    }
+    let exit = Gateway::builder().env("FREEWAY_PORT", "eighty").refusal();
+    assert!(exit.code == Some(78) && exit.log.contains("FREEWAY_PORT"), "{exit:?}");
+}
+
+#[test]
+fn a8_an_unknown_setting_warns_and_says_what_was_meant() {
+    let alpha = mock("alpha");
+    let settings = json!({"stratgy": "fastest", "guard": {"maxMesages": 3}, "//": "a comment"});
+    let gateway = Gateway::builder().provider(provider(&alpha)).settings(settings).start();
+    gateway.chat("m").ok();
+    let issues = gateway.get("/api/providers").ok().at("/issues");
+    assert_eq!(issues.as_array().map(Vec::len), Some(2), "{issues}");
+    for hint in ["strategy", "guard.maxMessages"] {
+        assert!(issues.to_string().contains(hint), "{hint} is not in {issues}");
+    }
+}
+
+#[test]
 fn b18_a_provider_without_a_model_is_nothing() {
-    let (_alpha, gateway) = gateway_over([]);
-    gateway.chat("alpha/").error(404, "model_not_found");
+    let (alpha, gateway) = gateway_over([]);
+    for name in ["alpha/", "alpha/ ", "/", "-"] {
+        gateway.chat(name).error(404, "model_not_found");
+    }
+    assert!(alpha.calls().is_empty());
+}
+
+#[test]
+fn b18_vectors_of_a_chat_model_are_refused() {
+    let (alpha, gateway) = gateway_over([]);
+    assert_eq!(gateway.embed("alpha/m", json!("x")).status(), 400);
+    assert!(alpha.calls().is_empty());
 }
 
 #[test]

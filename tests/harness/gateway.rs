@@ -34,6 +34,7 @@ pub struct Builder {
     settings: Map<String, Value>,
     env: Vec<(String, String)>,
     files: Vec<(PathBuf, String)>,
+    folders: Vec<PathBuf>,
     key: Option<String>,
 }
 
@@ -96,6 +97,12 @@ impl Builder {
         self
     }
 
+    /// Makes a further folder there.
+    pub fn folder(mut self, path: &str) -> Builder {
+        self.folders.push(path.into());
+        self
+    }
+
     /// Asks clients for this key; the gateway's own helpers present it.
     pub fn client_key(mut self, key: &str) -> Builder {
         self.key = Some(key.into());
@@ -140,6 +147,9 @@ impl Builder {
     fn launch(self) -> Launch {
         let folder = TempDir::new().expect("a temporary folder");
         fs::create_dir(folder.path().join("providers")).expect("a folder for provider files");
+        for path in &self.folders {
+            fs::create_dir(folder.path().join(path)).expect("a further folder");
+        }
         let mut files = self.files;
         if !self.settings.is_empty() {
             files.push(("freeway.config.json".into(), format!("{:#}", Value::Object(self.settings))));
@@ -206,6 +216,7 @@ impl Gateway {
             settings: Map::new(),
             env: Vec::new(),
             files: Vec::new(),
+            folders: Vec::new(),
             key: None,
         }
     }
@@ -227,6 +238,38 @@ impl Gateway {
     /// A connection of its own, for exact bytes.
     pub fn wire(&self) -> Wire {
         Wire::connect(self.addr())
+    }
+
+    /// Writes a file into the private folder.
+    pub fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+        fs::write(self.folder().join(path), text).expect("a file in the temporary folder");
+    }
+
+    /// Puts this provider's file in place, as another one or in place of its last version.
+    pub fn write_provider(&self, provider: &Provider) {
+        let (name, text) = provider.file();
+        self.write(&format!("providers/{name}"), text);
+    }
+
+    /// Has it read all files again, and gives the answer.
+    pub fn reload(&self) -> Answer {
+        self.send(&self.keyed(Request::new("POST", "/api/reload"))).ok()
+    }
+
+    /// The owner's view of one provider.
+    pub fn provider_view(&self, id: &str) -> Value {
+        let all = self.get("/api/providers").ok().at("/providers");
+        let found = all.as_array().and_then(|all| all.iter().find(|provider| provider["id"] == id));
+        found.cloned().unwrap_or_else(|| panic!("no provider {id} in {all}"))
+    }
+
+    /// The newest turn of the log, once so many are there.
+    pub fn last_turn(&self, turns: usize) -> Value {
+        let logs = || self.get("/api/logs").ok().at("/logs");
+        eventually(&format!("{turns} turns are logged"), || {
+            logs().as_array().is_some_and(|all| all.len() >= turns)
+        });
+        logs()[0].clone()
     }
 
     /// Sends a request on a connection of its own; the client key is added unless the request has one.

@@ -8,6 +8,7 @@ mod gzip;
 mod provider;
 mod request;
 mod sse;
+mod terminal;
 mod wire;
 
 use std::thread;
@@ -24,6 +25,7 @@ pub use provider::{Provider, provider};
 pub use request::{Request, hello, hello_with, weather_tool};
 pub use serde_json::{Value, json};
 pub use sse::{DONE, fin, paused, relayed, t, with_usage};
+pub use terminal::{Ran, Terminal};
 pub use wire::{Head, Live, PATIENCE, Wire, lossy};
 
 /// A well-behaved upstream with this name.

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 pub struct Provider {
     id: String,
     fields: Value,
-    models: Vec<Value>,
+    /// `None` stands for one model called `m`.
+    models: Option<Vec<Value>>,
     keys: Vec<String>,
 }
 
@@ -21,7 +22,7 @@ impl Provider {
         // No discovery: a test counts every call that its upstream gets.
         let fields =
             json!({"id": id, "baseUrl": base_url, "modelsEndpoint": null, "auth": {"type": "bearer"}});
-        Provider { id: id.into(), fields, models: Vec::new(), keys: vec![format!("{id}-key")] }
+        Provider { id: id.into(), fields, models: None, keys: vec![format!("{id}-key")] }
     }
 
     /// Sets any field of the file.
@@ -60,7 +61,13 @@ impl Provider {
         for (name, value) in fields.as_object().expect("fields are an object") {
             model[name] = value.clone();
         }
-        self.models.push(model);
+        self.models.get_or_insert_default().push(model);
+        self
+    }
+
+    /// Declares none at all.
+    pub fn without_models(mut self) -> Provider {
+        self.models = Some(Vec::new());
         self
     }
 
@@ -69,19 +76,17 @@ impl Provider {
     }
 
     /// The name and text of its file.
-    pub(super) fn file(&self) -> (String, String) {
+    pub fn file(&self) -> (String, String) {
         let mut fields = self.fields.clone();
         if fields["auth"]["type"] != "none" && fields["auth"].get("envKeys").is_none() {
             fields["auth"]["envKeys"] = json!([self.variable()]);
         }
-        let models =
-            if self.models.is_empty() { self.clone().model("m").models } else { self.models.clone() };
-        fields["models"] = models.into();
+        fields["models"] = self.models.clone().or_else(|| self.clone().model("m").models).into();
         (format!("{}.json", self.id), format!("{fields:#}"))
     }
 
     /// The variable that holds its keys, and its value.
-    pub(super) fn variables(&self) -> Option<(String, String)> {
+    pub fn variables(&self) -> Option<(String, String)> {
         (!self.keys.is_empty()).then(|| (self.variable(), self.keys.join(",")))
     }
 
