@@ -22,18 +22,6 @@ fn limited(limits: Value, step: Step) -> (MockUpstream, Gateway) {
     (alpha, gateway)
 }
 
-/// What the first key of the first provider has used of a limit, as the owner sees it.
-#[track_caller]
-fn used(gateway: &Gateway, metric: &str) -> f64 {
-    bar(&gateway.get("/api/providers").ok().at("/providers/0/keys/0/bars"), metric)
-}
-
-#[track_caller]
-fn bar(bars: &Value, metric: &str) -> f64 {
-    let bar = bars.as_array().into_iter().flatten().find(|bar| bar["key"] == metric);
-    bar.and_then(|bar| bar["used"].as_f64()).unwrap_or_else(|| panic!("no bar {metric} in {bars}"))
-}
-
 /// 32 clients at once, of whom exactly one is served by exactly one call; the others are told when to come back.
 #[track_caller]
 fn one_of_32(limits: Value, fields: Value) {
@@ -103,8 +91,7 @@ fn w4_keys_of_one_account_share_its_quota() {
     let served =
         at_once(10, |_| gateway.chat("m").status()).into_iter().filter(|status| *status == 200).count();
     assert_eq!((served, chats(&alpha).len()), (2, 2));
-    let bars = gateway.get("/api/providers").ok().at("/providers/0/bars");
-    assert_eq!(bar(&bars, "rpm"), 2.0);
+    assert_eq!(gateway.used_at("/providers/0/bars", "rpm"), 2.0);
 }
 
 #[test]
@@ -157,7 +144,7 @@ fn counters_survive_a_restart() {
     let (alpha, mut gateway) = limited(json!({"rpm": 1, "tpd": 100_000}), using(70, 30));
     gateway.chat("m").ok();
     gateway.restart();
-    assert_eq!((used(&gateway, "rpm"), used(&gateway, "tpd")), (1.0, 100.0));
+    assert_eq!((gateway.used("rpm"), gateway.used("tpd")), (1.0, 100.0));
     gateway.chat("m").error(429, "all_providers_blocked");
     assert_eq!(chats(&alpha).len(), 1);
 }
@@ -194,11 +181,11 @@ fn a_call_holds_what_it_may_use_and_settles_what_it_used() {
         scope.spawn(|| gateway.chat("m").ok());
         eventually("the call is on its way", || chats(&alpha).len() == 1);
         // 512 for the answer, a few for "hi".
-        let held = used(&gateway, "tpm");
+        let held = gateway.used("tpm");
         assert!((513.0..600.0).contains(&held), "{held}");
-        assert_eq!(used(&gateway, "rpm"), 1.0);
+        assert_eq!(gateway.used("rpm"), 1.0);
     });
-    assert_eq!((used(&gateway, "rpm"), used(&gateway, "tpm")), (1.0, 150.0));
+    assert_eq!((gateway.used("rpm"), gateway.used("tpm")), (1.0, 150.0));
 }
 
 #[test]
@@ -206,7 +193,7 @@ fn streams_settle_what_they_used() {
     let check = |step: Step, tokens: std::ops::RangeInclusive<f64>| {
         let (_alpha, gateway) = limited(json!({"tpm": 10_000}), step);
         gateway.stream("m").well_formed_stream();
-        let spent = used(&gateway, "tpm");
+        let spent = gateway.used("tpm");
         assert!(tokens.contains(&spent), "{spent}");
     };
     for usage in [Usage::Asked, Usage::Last, Usage::Finish, Usage::XGroq] {
@@ -228,7 +215,7 @@ fn b17_odd_usage_never_gives_anything_back() {
         let mut before = 0.0;
         for _ in 0..3 {
             gateway.chat("m").ok();
-            let now = used(&gateway, "tpm");
+            let now = gateway.used("tpm");
             assert!(now > before, "{now} after {before}");
             before = now;
         }
@@ -248,7 +235,7 @@ fn refused_calls_count_as_requests_and_give_their_tokens_back() {
         let mut body = long(500);
         body["stream"] = stream.into();
         assert_ne!(gateway.chat_with("m", body).status(), 200);
-        assert_eq!((used(&gateway, "rpm"), used(&gateway, "tpm")), (1.0, 0.0), "{}", gateway.log());
+        assert_eq!((gateway.used("rpm"), gateway.used("tpm")), (1.0, 0.0), "{}", gateway.log());
     }
 }
 
@@ -258,7 +245,7 @@ fn a_call_that_reached_nobody_counts_nothing() {
     let gateway =
         Gateway::over([Provider::at("alpha", &closed.url()).limits(json!({"rpm": 10, "tpm": 10_000}))]);
     gateway.chat("m").error(502, "all_attempts_failed").after_attempts(1);
-    assert_eq!((used(&gateway, "rpm"), used(&gateway, "tpm")), (0.0, 0.0));
+    assert_eq!((gateway.used("rpm"), gateway.used("tpm")), (0.0, 0.0));
 }
 
 #[test]
@@ -268,8 +255,8 @@ fn a_prompt_that_timed_out_is_counted() {
         .set("timeouts", json!({"firstByteMs": 300}))
         .limits(json!({"rpm": 10, "tpm": 10_000}))]);
     gateway.chat_with("m", long(500)).error(504, "all_attempts_failed");
-    assert_eq!(used(&gateway, "rpm"), 1.0);
-    assert!(used(&gateway, "tpm") >= 400.0, "the upstream may have read it");
+    assert_eq!(gateway.used("rpm"), 1.0);
+    assert!(gateway.used("tpm") >= 400.0, "the upstream may have read it");
 }
 
 #[test]
@@ -314,7 +301,7 @@ fn an_answer_longer_than_expected_blocks_the_next_call() {
     let (alpha, gateway) = limited(json!({"tpm": 2_000}), using(10, 5_000));
     gateway.chat("m").ok();
     gateway.chat("m").error(429, "all_providers_blocked");
-    assert_eq!((chats(&alpha).len(), used(&gateway, "tpm")), (1, 5_010.0));
+    assert_eq!((chats(&alpha).len(), gateway.used("tpm")), (1, 5_010.0));
 }
 
 #[test]
@@ -370,8 +357,8 @@ fn embeddings_are_counted_without_an_output() {
     let alpha = mock("alpha");
     let gateway = Gateway::over([provider(&alpha).embed_model("e").limits(json!({"rpm": 2, "tpm": 100}))]);
     gateway.embed("alpha/e", json!("hi")).ok();
-    assert_eq!(used(&gateway, "rpm"), 1.0);
-    assert!(used(&gateway, "tpm") < 50.0);
+    assert_eq!(gateway.used("rpm"), 1.0);
+    assert!(gateway.used("tpm") < 50.0);
 }
 
 #[test]

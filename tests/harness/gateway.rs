@@ -333,6 +333,20 @@ impl Gateway {
         assert_eq!(counted, (&prompt.into(), &completion.into(), &Value::Null), "{newest}");
     }
 
+    /// What the first key of the first provider has used of a limit, as the owner sees it.
+    #[track_caller]
+    pub fn used(&self, metric: &str) -> f64 {
+        self.used_at("/providers/0/keys/0/bars", metric)
+    }
+
+    /// The same of other bars, by their place in `/api/providers`.
+    #[track_caller]
+    pub fn used_at(&self, bars: &str, metric: &str) -> f64 {
+        let bars = self.get("/api/providers").ok().at(bars);
+        let bar = bars.as_array().into_iter().flatten().find(|bar| bar["key"] == metric);
+        bar.and_then(|bar| bar["used"].as_f64()).unwrap_or_else(|| panic!("no bar {metric} in {bars}"))
+    }
+
     fn keyed(&self, request: Request) -> Request {
         match &self.key {
             Some(key) => request.key(key),
