@@ -13,9 +13,9 @@ fn timed(step: Step, timeouts: Value) -> (MockUpstream, Gateway) {
     (alpha, gateway)
 }
 
-/// The same comment or event every 50 ms, for ever.
+/// The same comment or event every 50 ms, for longer than anything here may take.
 fn endless(bytes: &str) -> Act {
-    Act::Repeat { bytes: bytes.into(), times: 100_000, pause_ms: 50 }
+    Act::Repeat { bytes: bytes.into(), times: 20 * PROMPT.as_secs() + 100, pause_ms: 50 }
 }
 
 /// Two providers, alpha before beta, and a client that waits for `hold_ms` before it gets comments.
