@@ -83,7 +83,7 @@ mod tests {
         assert!(!text.contains(&first) && !text.contains(&second));
         let (keys, issues) = read(&data);
         assert!(issues.is_empty());
-        assert_eq!(keys.iter().map(|key| key.name.as_str()).collect::<Vec<_>>(), ["phone", "desk"]);
+        assert_eq!(keys.iter().map(|key| &*key.name).collect::<Vec<_>>(), ["phone", "desk"]);
         assert_eq!(keys[0].sha256, <[u8; 32]>::from(Sha256::digest(&first)));
     }
 

@@ -369,7 +369,10 @@ fn client_keys(value: &Value) -> Vec<ClientKey> {
             continue;
         }
         let name = item.get("name").and_then(Value::as_str).map(|name| name.trim().to_owned());
-        keys.push(ClientKey { name: name.unwrap_or_else(|| format!("key-{}", keys.len() + 1)), sha256 });
+        keys.push(ClientKey {
+            name: name.unwrap_or_else(|| format!("key-{}", keys.len() + 1)).into(),
+            sha256,
+        });
     }
     keys
 }
@@ -391,7 +394,7 @@ pub fn to_json(settings: &Settings) -> Value {
         "host": settings.host,
         "port": settings.port,
         "strategy": settings.strategy.name(),
-        "keys": settings.keys.iter().map(|key| key.name.as_str()).collect::<Vec<_>>(),
+        "keys": settings.keys.iter().map(|key| &*key.name).collect::<Vec<_>>(),
         "adminKey": settings.admin_key.is_some(),
         "maxAttempts": settings.max_attempts,
         "allowPaid": settings.allow_paid,
@@ -446,7 +449,7 @@ mod tests {
             settings(text, &[("PORT", "2"), ("FREEWAY_PORT", "3"), ("FREEWAY_KEYS", "a-one, b-two,a-one,")]);
         assert_eq!((read.port, read.strategy, read.keys.len()), (2, Strategy::Fastest, 2));
         let read = settings(text, &[("PORT", ""), ("FREEWAY_PORT", " 3 "), ("FREEWAY_KEYS", " ")]);
-        assert_eq!((read.port, read.keys.len(), read.keys[0].name.as_str()), (3, 1, "key-1"));
+        assert_eq!((read.port, read.keys.len(), &*read.keys[0].name), (3, 1, "key-1"));
         assert_eq!(settings("", &[("PORT", "0")]).port, 0);
     }
 
@@ -569,7 +572,7 @@ mod tests {
             r#"{{"keys": ["fw-a", {{"name": "phone", "sha256": "{hash}"}}, {{"name": "again", "key": "fw-b"}}]}}"#
         );
         let read = read_with(&text, &[]).expect("valid");
-        let names: Vec<&str> = read.settings.keys.iter().map(|key| key.name.as_str()).collect();
+        let names: Vec<&str> = read.settings.keys.iter().map(|key| &*key.name).collect();
         assert_eq!(names, ["key-1", "phone"]);
         assert_eq!(read.settings.keys[0].sha256, <[u8; 32]>::from(Sha256::digest("fw-a")));
         assert_eq!(read.secrets.len(), 2);

@@ -1,6 +1,7 @@
 //! The settings, checked and typed. Names, defaults and ranges stand in `catalog::table`; `catalog::config` reads them.
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::base::text::Secret;
 
@@ -99,7 +100,7 @@ pub fn is_loopback(host: &str) -> bool {
 #[derive(Clone, Debug)]
 pub struct ClientKey {
     /// Shown in logs; `key-1`, `key-2`, ... when none was given.
-    pub name: String,
+    pub name: Arc<str>,
     /// SHA-256 of the key.
     pub sha256: [u8; 32],
 }

@@ -12,7 +12,7 @@ use crate::upstream::cut::Cut;
 use crate::wire::error::ApiError;
 
 /// Response headers: names in lower case, values that the door has made safe for a header.
-pub type Fields = Vec<(&'static str, String)>;
+pub type Fields = Vec<(&'static str, Cow<'static, str>)>;
 
 /// A whole answer.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Answer {
     }
 
     /// An answer of the given `content-type`.
-    pub fn of_type(status: u16, content_type: &str, body: impl Into<Cow<'static, [u8]>>) -> Answer {
+    pub fn of_type(status: u16, content_type: &'static str, body: impl Into<Cow<'static, [u8]>>) -> Answer {
         Answer { status, headers: vec![("content-type", content_type.into())], body: body.into() }
     }
 
@@ -48,14 +48,14 @@ impl Answer {
     pub fn error_as(error: &ApiError, body: Vec<u8>) -> Answer {
         let mut answer = Answer::json(error.status, body);
         if let Some(seconds) = error.retry_after_s() {
-            answer.headers.push(("retry-after", seconds.to_string()));
+            answer.headers.push(("retry-after", seconds.to_string().into()));
         }
-        answer.headers.extend(error.headers.iter().cloned());
+        answer.headers.extend(error.headers.iter().map(|(name, value)| (*name, value.clone().into())));
         answer
     }
 
     /// This answer with one more header.
-    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Answer {
+    pub fn header(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Answer {
         self.headers.push((name, value.into()));
         self
     }
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_value_cannot_begin_another_header() {
-        let fields = vec![("x-freeway-route", "a\r\nset-cookie: b\0é".to_owned())];
+        let fields = vec![("x-freeway-route", "a\r\nset-cookie: b\0é".into())];
         assert_eq!(
             head(HTTP11, 304, fields, Extent::Length(0)),
             "HTTP/1.1 304 Not Modified\r\nx-freeway-route: a??set-cookie: b???\r\n\r\n"
@@ -375,7 +375,7 @@ mod tests {
         let answer = Answer::error(
             &ApiError::new(405, "method_not_allowed", "m").header("allow", "GET").retry_after(1),
         );
-        let value = |name: &str| answer.headers.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());
+        let value = |name: &str| answer.headers.iter().find(|(n, _)| *n == name).map(|(_, v)| &**v);
         assert_eq!(
             (value("allow"), value("retry-after"), value("content-type")),
             (Some("GET"), Some("1"), Some(JSON))

@@ -23,14 +23,14 @@ pub fn origin_headers(head: &Head, settings: &Settings) -> Fields {
         return Vec::new();
     }
     vec![
-        ("access-control-allow-origin", origin.to_owned()),
-        ("access-control-expose-headers", EXPOSED.to_owned()),
+        ("access-control-allow-origin", origin.to_owned().into()),
+        ("access-control-expose-headers", EXPOSED.into()),
     ]
 }
 
 /// The answer to `OPTIONS`, which needs no key. `allow` are the methods of the path.
 pub fn preflight(head: &Head, settings: &Settings, allow: &str) -> Answer {
-    let mut answer = Answer::empty(204).header("allow", allow);
+    let mut answer = Answer::empty(204).header("allow", allow.to_owned());
     let origin = origin_headers(head, settings);
     if origin.is_empty() {
         return answer.header("vary", "origin");
@@ -47,7 +47,7 @@ pub fn preflight(head: &Head, settings: &Settings, allow: &str) -> Answer {
         .collect();
     let granted = if granted.is_empty() { HEADERS.join(", ") } else { granted.join(", ") };
     answer
-        .header("access-control-allow-methods", allow)
+        .header("access-control-allow-methods", allow.to_owned())
         .header("access-control-allow-headers", granted)
         .header("access-control-max-age", MAX_AGE_S)
         .header("vary", "origin, access-control-request-headers")
@@ -72,8 +72,7 @@ mod tests {
             .expect("well formed")
         };
         let answer = preflight(&head("app://notes.local"), &settings, "POST, OPTIONS");
-        let get =
-            |name| answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        let get = |name| answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| &**value);
         assert_eq!(answer.status, 204);
         assert_eq!(get("access-control-allow-origin"), Some("app://notes.local"));
         assert_eq!(get("access-control-allow-headers"), Some("authorization, x-stainless-os"));

@@ -26,7 +26,7 @@ struct Look<'a> {
 }
 
 /// `GET /api/providers`.
-pub fn list(visit: &Visit<'_>) -> Admission {
+pub fn list(visit: Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
     let live = visit.gateway.live.lock();
     let look = Look { live: &live, redactor: &snapshot.redactor, now: clock::now() };
@@ -218,7 +218,7 @@ fn distinct(scopes: impl Iterator<Item = Scope>) -> Vec<Scope> {
 }
 
 /// `GET /api/benches`: who is not called for a while, and why.
-pub fn benches(visit: &Visit<'_>) -> Admission {
+pub fn benches(visit: Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
     let now = clock::now();
     let all = visit.gateway.live.lock().benches.list(now);

@@ -56,12 +56,12 @@ pub fn caller(head: &Head, settings: &Settings) -> Result<Caller, ApiError> {
     let mut app = None;
     for key in &settings.keys {
         if same(&key.sha256, given.as_ref()) {
-            app = Some(key.name.as_str());
+            app = Some(&key.name);
         }
     }
     match (is_admin, app) {
         (true, _) => Ok(Caller::Admin),
-        (_, Some(name)) => Ok(Caller::App(name.into())),
+        (_, Some(name)) => Ok(Caller::App(Arc::clone(name))),
         _ if open => Ok(Caller::Open),
         _ => Err(unauthorized("invalid API key")),
     }
@@ -149,7 +149,7 @@ mod tests {
 
     fn settings(keys: &[&str], admin: Option<&str>) -> Settings {
         let keys = keys.iter().map(|key| ClientKey {
-            name: format!("app-{key}"),
+            name: format!("app-{key}").into(),
             sha256: digest(&SHA256, key.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes"),
         });
         Settings {

@@ -29,14 +29,14 @@ pub struct Visit<'h> {
 
 impl Visit<'_> {
     /// An answer to this request, with the headers that all of them carry.
-    pub fn answer(&self, mut answer: Answer) -> Admission {
-        answer.headers.extend(self.common.iter().cloned());
+    pub fn answer(self, mut answer: Answer) -> Admission {
+        answer.headers.extend(self.common);
         Admission::Answer(answer)
     }
 
     /// Terms under which the body is read.
-    pub fn terms(&self, max_bytes: usize) -> Terms {
-        Terms { max_bytes, headers: self.common.clone(), envelope: ApiError::body }
+    pub fn terms(self, max_bytes: usize) -> Terms {
+        Terms { max_bytes, headers: self.common, envelope: ApiError::body }
     }
 }
 
@@ -49,7 +49,7 @@ enum Right {
     Owner,
 }
 
-type Handler = fn(&Visit<'_>) -> Admission;
+type Handler = fn(Visit<'_>) -> Admission;
 
 /// One route. A path that ends in `/*` takes everything below it.
 struct Route {
@@ -124,7 +124,7 @@ fn admit(gateway: &Arc<Gateway>, head: &Head, peer: SocketAddr) -> Admission {
     let Some((route, rest)) = found else { return visit.answer(Answer::error(&not_found(&path))) };
     visit.rest = rest;
     match route.handler(head.method()) {
-        Some(handler) => handler(&visit),
+        Some(handler) => handler(visit),
         None => visit.answer(Answer::error(&route.method_not_allowed(head.method()))),
     }
 }
@@ -229,10 +229,10 @@ fn request_id(head: &Head) -> String {
 
 /// Headers of every answer below `path`: no shared cache may keep what one key was told.
 fn common_headers(path: &str, request_id: &str) -> Fields {
-    let mut common = vec![("x-request-id", request_id.to_owned())];
+    let mut common: Fields = vec![("x-request-id", request_id.to_owned().into())];
     if path.starts_with("/v1/") || path.starts_with("/api/") {
-        common.push(("cache-control", "no-store, no-transform".to_owned()));
-        common.push(("vary", "authorization, origin".to_owned()));
+        common.push(("cache-control", "no-store, no-transform".into()));
+        common.push(("vary", "authorization, origin".into()));
     }
     common
 }

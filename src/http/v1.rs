@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Fields, Responder, Stream};
 use super::conn::{Admission, Next};
+use super::head::Head;
 use super::path;
 use super::routes::Visit;
 use crate::base::clock;
@@ -22,27 +23,28 @@ use crate::wire::embeddings::EmbeddingFacts;
 use crate::wire::error::ApiError;
 
 /// `POST /v1/chat/completions`.
-pub fn chat(visit: &Visit<'_>) -> Admission {
+pub fn chat(visit: Visit<'_>) -> Admission {
     inference(visit, |body, max_messages| {
         ChatFacts::read(body, max_messages).map(|facts| Operation::Chat(Box::new(facts)))
     })
 }
 
 /// `POST /v1/embeddings`.
-pub fn embeddings(visit: &Visit<'_>) -> Admission {
+pub fn embeddings(visit: Visit<'_>) -> Admission {
     inference(visit, |body, _| EmbeddingFacts::read(body).map(|facts| Operation::Embeddings(Box::new(facts))))
 }
 
 /// Reads the body, makes a turn of it, and hands that to a worker.
-fn inference(visit: &Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiError>) -> Admission {
-    let controls = match controls(visit) {
+fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiError>) -> Admission {
+    let controls = match controls(visit.head) {
         Ok(controls) => controls,
         Err(error) => return visit.answer(Answer::error(&error)),
     };
     let settings = &visit.gateway.snapshot().settings;
-    let (terms, max_messages) = (visit.terms(settings.server.body_bytes), settings.max_messages);
+    let (max_bytes, max_messages) = (settings.server.body_bytes, settings.max_messages);
     let gateway = Arc::clone(visit.gateway);
     let (id, client) = (visit.request_id.clone(), visit.caller.name());
+    let terms = visit.terms(max_bytes);
     let then = move |bytes: Vec<u8>| {
         let arrived = clock::now();
         let made =
@@ -64,8 +66,8 @@ fn inference(visit: &Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiE
 const WAIT_S_MAX: f64 = 300.0;
 
 /// The request controls in the headers.
-fn controls(visit: &Visit<'_>) -> Result<Controls, ApiError> {
-    let value = |name| visit.head.header(name).filter(|value| !value.is_empty());
+fn controls(head: &Head) -> Result<Controls, ApiError> {
+    let value = |name| head.header(name).filter(|value| !value.is_empty());
     let bad = |name: &str, value: &str, expected: &str| {
         Err(ApiError::bad_field(
             "invalid_header",
@@ -99,7 +101,7 @@ fn controls(visit: &Visit<'_>) -> Result<Controls, ApiError> {
 }
 
 /// `GET /v1/models`; `?available=1` leaves out what nobody can serve.
-pub fn models(visit: &Visit<'_>) -> Admission {
+pub fn models(visit: Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
     let available = path::query_value(visit.head.query(), "available")
         .is_some_and(|value| value != "0" && value != "false");
@@ -113,7 +115,7 @@ pub fn models(visit: &Visit<'_>) -> Admission {
 }
 
 /// `GET /v1/models/{id}`; ids may hold slashes, raw or escaped.
-pub fn model(visit: &Visit<'_>) -> Admission {
+pub fn model(visit: Visit<'_>) -> Admission {
     let Ok(id) = path::decoded(visit.rest) else {
         let error =
             ApiError::bad_field("invalid_path", "model", "the model id in the path holds a broken %-escape");
@@ -162,7 +164,7 @@ impl Sink for Surface {
 
     fn begin(&mut self, route: &RouteInfo) -> io::Result<()> {
         let responder = self.responder.take().ok_or_else(answered)?;
-        let mut headers: Fields = STREAM_HEADERS.map(|(name, value)| (name, value.to_owned())).to_vec();
+        let mut headers: Fields = STREAM_HEADERS.map(|(name, value)| (name, value.into())).to_vec();
         headers.extend(route.headers());
         self.stream = Some(responder.stream(200, headers));
         Ok(())

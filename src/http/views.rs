@@ -27,7 +27,7 @@ const LOGS_DEFAULT: usize = 100;
 const LOGS_MAX: usize = 500;
 
 /// `GET /`.
-pub fn page(visit: &Visit<'_>) -> Admission {
+pub fn page(visit: Visit<'_>) -> Admission {
     visit.answer(
         Answer::of_type(200, "text/html; charset=utf-8", PAGE)
             .header("content-security-policy", PAGE_POLICY)
@@ -37,12 +37,12 @@ pub fn page(visit: &Visit<'_>) -> Admission {
     )
 }
 
-fn respond(visit: &Visit<'_>, status: u16, body: &Value) -> Admission {
+fn respond(visit: Visit<'_>, status: u16, body: &Value) -> Admission {
     visit.answer(Answer::json(status, body.to_string().into_bytes()))
 }
 
 /// `GET /healthz`: that the process lives, and nothing else.
-pub fn health(visit: &Visit<'_>) -> Admission {
+pub fn health(visit: Visit<'_>) -> Admission {
     let body = json!({
         "ok": true,
         "version": env!("CARGO_PKG_VERSION"),
@@ -52,7 +52,7 @@ pub fn health(visit: &Visit<'_>) -> Admission {
 }
 
 /// `GET /readyz`: whether requests can be served. Reasons may be warnings while it is ready.
-pub fn ready(visit: &Visit<'_>) -> Admission {
+pub fn ready(visit: Visit<'_>) -> Admission {
     let (ready, reasons) = readiness(visit.gateway);
     respond(visit, if ready { 200 } else { 503 }, &json!({"ready": ready, "reasons": reasons}))
 }
@@ -87,7 +87,7 @@ fn usable(snapshot: &Snapshot) -> usize {
 }
 
 /// `GET /api/stats`.
-pub fn stats(visit: &Visit<'_>) -> Admission {
+pub fn stats(visit: Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
     let counts = &visit.gateway.counts;
     let providers = &snapshot.catalog.providers;
@@ -114,7 +114,7 @@ pub fn stats(visit: &Visit<'_>) -> Admission {
 }
 
 /// `GET /api/logs?limit=N`: the last turns, newest first.
-pub fn logs(visit: &Visit<'_>) -> Admission {
+pub fn logs(visit: Visit<'_>) -> Admission {
     let limit = path::query_value(visit.head.query(), "limit").and_then(|limit| limit.parse().ok());
     let limit = limit.unwrap_or(LOGS_DEFAULT).clamp(1, LOGS_MAX);
     let newest = visit.gateway.turns.newest(limit, &visit.gateway.store);
@@ -131,7 +131,7 @@ pub fn logs(visit: &Visit<'_>) -> Admission {
 }
 
 /// `POST /api/reload`.
-pub fn reload(visit: &Visit<'_>) -> Admission {
+pub fn reload(visit: Visit<'_>) -> Admission {
     let gateway = visit.gateway;
     let (ok, snapshot) = match gateway.reload() {
         Ok(snapshot) => (true, snapshot),
@@ -152,7 +152,7 @@ pub fn reload(visit: &Visit<'_>) -> Admission {
 const REFRESH_WAIT: Duration = Duration::from_secs(15);
 
 /// `POST /api/refresh`: fetches all model lists again.
-pub fn refresh(visit: &Visit<'_>) -> Admission {
+pub fn refresh(visit: Visit<'_>) -> Admission {
     let done = match discover::start(visit.gateway, Which::All) {
         // Nothing comes but the end.
         Some(ended) => ended.recv_timeout(REFRESH_WAIT) == Err(RecvTimeoutError::Disconnected),
@@ -180,7 +180,7 @@ pub fn issues(issues: &[Issue]) -> Vec<Value> {
 }
 
 /// `DELETE /api/benches` and `/api/benches/{id}`: lets everybody, or one, play again at once.
-pub fn lift_benches(visit: &Visit<'_>) -> Admission {
+pub fn lift_benches(visit: Visit<'_>) -> Admission {
     let benches = &mut visit.gateway.live.lock().benches;
     if visit.rest.is_empty() {
         return respond(visit, 200, &json!({"ok": true, "lifted": benches.lift_all(clock::now())}));

@@ -1,4 +1,5 @@
 //! What every answer of an inference route says about itself in its `x-freeway-*` headers.
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::base::text::header_value;
@@ -10,7 +11,7 @@ const TRAIL_MAX: usize = 10;
 #[derive(Clone, Debug, Default)]
 pub struct RouteInfo {
     /// How the model string was understood, such as `alias:fast`.
-    pub resolution: String,
+    pub resolution: Arc<str>,
     pub provider: Option<Arc<str>>,
     /// The upstream's id of the model.
     pub model: Option<Arc<str>>,
@@ -26,9 +27,9 @@ pub struct RouteInfo {
 
 impl RouteInfo {
     /// The headers, values safe for the wire.
-    pub fn headers(&self) -> Vec<(&'static str, String)> {
+    pub fn headers(&self) -> Vec<(&'static str, Cow<'static, str>)> {
         let mut headers = Vec::with_capacity(8);
-        let mut put = |name, value: &str| headers.push((name, header_value(value).into_owned()));
+        let mut put = |name, value: &str| headers.push((name, Cow::Owned(header_value(value).into_owned())));
         put("x-freeway-route", &self.resolution);
         put("x-freeway-attempts", &self.attempts.to_string());
         put("x-freeway-ms", &self.elapsed_ms.to_string());
@@ -43,7 +44,7 @@ impl RouteInfo {
             put("x-freeway-trail", &self.trail[last..].join(", "));
         }
         if self.usage_estimated {
-            put("x-freeway-usage", "estimated");
+            headers.push(("x-freeway-usage", Cow::Borrowed("estimated")));
         }
         headers
     }
@@ -62,7 +63,7 @@ mod tests {
             ..RouteInfo::default()
         };
         let headers = info.headers();
-        let get = |name| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+        let get = |name| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| &**value);
         assert_eq!(get("x-freeway-route"), Some("fuzzy:%E6%A8%A1%0D%0Ax: y"));
         assert!(get("x-freeway-trail").is_some_and(|trail| !trail.contains("m1:") && trail.contains("m11:")));
         assert_eq!(get("x-freeway-usage"), None);

@@ -41,7 +41,8 @@ pub fn tell(gateway: &Gateway, request: Request, outlet: Outlet, cut: &Arc<Cut>)
     let requested = if models.is_empty() { model.to_owned() } else { models.join(", ") };
     let asked: &[String] = if models.is_empty() { &[model.to_owned()] } else { models };
     let resolution = snapshot.names.resolve(&snapshot.catalog, &snapshot.settings, asked, ask.kind);
-    let turn = Turn::new(operation, arrived, outlet, &resolution.route, &snapshot.settings.stream);
+    let route: Arc<str> = resolution.route.as_str().into();
+    let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
     let story = Story {
         gateway,
         snapshot: &snapshot,
@@ -51,7 +52,8 @@ pub fn tell(gateway: &Gateway, request: Request, outlet: Outlet, cut: &Arc<Cut>)
         body: &body,
         ask,
         resolution,
-        requested,
+        requested: requested.into(),
+        route,
         cut,
     };
     story.tell(&controls);
@@ -67,7 +69,9 @@ struct Story<'a> {
     body: &'a Body,
     ask: Ask,
     resolution: Resolution,
-    requested: String,
+    requested: Arc<str>,
+    /// `x-freeway-route`.
+    route: Arc<str>,
     cut: &'a Arc<Cut>,
 }
 
@@ -286,7 +290,7 @@ impl Story<'_> {
             id: &self.id,
             client: self.client.as_ref(),
             requested: &self.requested,
-            resolution: &self.resolution.route,
+            resolution: &self.route,
             status,
             error,
             failover,

@@ -99,7 +99,7 @@ impl Turn {
         operation: Operation,
         arrived: Now,
         outlet: Outlet,
-        resolution: &str,
+        resolution: Arc<str>,
         stream: &StreamSettings,
     ) -> Turn {
         Turn {
@@ -107,7 +107,7 @@ impl Turn {
             operation,
             arrived,
             outlet: RefCell::new(outlet),
-            info: RefCell::new(RouteInfo { resolution: resolution.to_owned(), ..RouteInfo::default() }),
+            info: RefCell::new(RouteInfo { resolution, ..RouteInfo::default() }),
             hold_ends: clock::instant() + Duration::from_millis(stream.hold_ms),
             keep_alive: Duration::from_millis(stream.keep_alive_ms),
             first_token: Cell::new(None),

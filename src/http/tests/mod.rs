@@ -167,7 +167,7 @@ impl Script {
 
 /// The jobs of workers. Errors of writing are the clients' doing and none of the tests' concern here.
 fn work(path: &str, body: Vec<u8>, responder: Responder, script: &Script) {
-    let events = || vec![("content-type", "text/event-stream; charset=utf-8".to_owned())];
+    let events = || vec![("content-type", "text/event-stream; charset=utf-8".into())];
     match path {
         "/hold" => {
             if script.hold(&responder) {
