@@ -101,7 +101,8 @@ class Mock(Program):
 def gateway(binary, root, env=None, arguments=("serve",)):
     """Freeway on a free port, with everything it reads and writes below `root`."""
     env = {"FREEWAY_ROOT": str(root), "FREEWAY_PORT": "0", **(env or {})}
-    return Program("freeway", [binary, *arguments], env, cwd=root)
+    # It starts in `root`, from where a relative path would lead elsewhere.
+    return Program("freeway", [pathlib.Path(binary).resolve(), *arguments], env, cwd=root)
 
 
 def provider(root, name, base_url, models, **fields):
