@@ -54,7 +54,7 @@ pub struct Redactor {
 
 /// A credential shorter than this is not searched for in texts: it would blank out ordinary words.
 const SHORTEST_SECRET: usize = 8;
-/// Longest run that a credential-shaped word may have and still be judged; longer ones are masked unseen.
+/// How the keys of well-known services begin.
 const SHAPE_PREFIXES: [&str; 12] =
     ["sk-", "gsk_", "AIza", "hf_", "nvapi-", "ghp_", "gho_", "ghs_", "github_pat_", "xox", "csk-", "r8_"];
 

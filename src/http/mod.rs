@@ -1,4 +1,5 @@
-//! HTTP/1.1 to clients: connections, requests, answers, and the pool of workers; and above them the routes, the rights and the surfaces.
+//! HTTP/1.1 to clients: connections, requests, answers, and the pool of workers; and above them the routes, the rights
+//! and the surfaces.
 //!
 //! tiny_http (the maintained fork) accepts connections, parses heads and delimits bodies. Left alone it can be made
 //! to leak threads, to wait without end and to read one request as two, so a reader thread stands at each connection:

@@ -101,7 +101,8 @@ pub struct Failover {
     strategy: Strategy,
     /// One exact model was asked for: when it does not exist, the client has to know.
     pinned: bool,
-    turn: usize,
+    /// Place in the round of the resolution.
+    round: usize,
     began: Now,
     calls: u32,
     /// Models tried, each once.
@@ -143,14 +144,14 @@ impl Failover {
         now: Now,
     ) -> Failover {
         let strategy = if manner.keep_order { Strategy::Priority } else { manner.strategy };
-        let turn = if strategy == Strategy::RoundRobin { live.take_turn(manner.route) } else { 0 };
+        let round = if strategy == Strategy::RoundRobin { live.take_round(manner.route) } else { 0 };
         Failover {
             order,
             ask,
             policy,
             strategy,
             pinned: manner.pinned,
-            turn,
+            round,
             began: now,
             calls: 0,
             tried: Vec::new(),
@@ -214,7 +215,7 @@ impl Failover {
             let limited = self.limited.iter().filter(|known| known.provider == at.provider).count();
             limited < LIMITED_MODELS_MAX && (more_models || self.tried.contains(at))
         };
-        view.first(&self.order, view.ranking(&self.order, self.strategy, self.turn), allowed)
+        view.first(&self.order, view.ranking(&self.order, self.strategy, self.round), allowed)
     }
 
     fn want(&self, live: &Live, provider: &Provider, model: &Model) -> Want {

@@ -25,7 +25,7 @@ pub struct Live {
     pub orders: Orders,
     pub(super) lately: Lately,
     pub(super) fills: Fills,
-    turns: Turns,
+    rounds: Rounds,
 }
 
 impl Live {
@@ -34,29 +34,29 @@ impl Live {
     }
 
     /// Where the search for a key of this provider begins.
-    pub(super) fn key_turn(&self, provider: Slot) -> usize {
-        self.turns.keys.get(&provider).copied().unwrap_or(0)
+    pub(super) fn first_key(&self, provider: Slot) -> usize {
+        self.rounds.keys.get(&provider).copied().unwrap_or(0)
     }
 
     /// A key was chosen: the next search begins behind it.
     pub(super) fn key_used(&mut self, provider: Slot, key: usize) {
-        if self.turns.keys.len() < TURNS_MAX || self.turns.keys.contains_key(&provider) {
-            self.turns.keys.insert(provider, key + 1);
+        if self.rounds.keys.len() < ROUNDS_MAX || self.rounds.keys.contains_key(&provider) {
+            self.rounds.keys.insert(provider, key + 1);
         }
     }
 
     /// A new request's place in the round of its resolution.
-    pub(super) fn take_turn(&mut self, route: &str) -> usize {
-        if self.turns.routes.len() >= TURNS_MAX && !self.turns.routes.contains_key(route) {
-            self.turns.routes.clear();
+    pub(super) fn take_round(&mut self, route: &str) -> usize {
+        if self.rounds.routes.len() >= ROUNDS_MAX && !self.rounds.routes.contains_key(route) {
+            self.rounds.routes.clear();
         }
-        match self.turns.routes.get_mut(route) {
-            Some(turn) => {
-                *turn = turn.wrapping_add(1);
-                *turn
+        match self.rounds.routes.get_mut(route) {
+            Some(place) => {
+                *place = place.wrapping_add(1);
+                *place
             }
             None => {
-                self.turns.routes.insert(route.into(), 0);
+                self.rounds.routes.insert(route.into(), 0);
                 0
             }
         }
@@ -64,12 +64,12 @@ impl Live {
 }
 
 /// Rounds that are remembered.
-const TURNS_MAX: usize = 1_024;
+const ROUNDS_MAX: usize = 1_024;
 
 /// Whose turn it is: among the keys of a provider, and among the models of a resolution. One round each, so that
 /// requests of one kind do not turn the wheel of another.
 #[derive(Clone, Debug, Default)]
-struct Turns {
+struct Rounds {
     keys: HashMap<Slot, usize, SlotHash>,
     routes: HashMap<Box<str>, usize>,
 }
@@ -85,7 +85,7 @@ const FILL_FRESH_MS: u64 = 1_000;
 impl Fills {
     pub fn get(&self, provider: Slot, now: Now, work_out: impl Fn() -> f64) -> f64 {
         let mut known = self.0.borrow_mut();
-        if known.len() >= TURNS_MAX {
+        if known.len() >= ROUNDS_MAX {
             known.clear();
         }
         let fresh = |at_ms: u64| now.mono_ms.saturating_sub(at_ms) <= FILL_FRESH_MS;
@@ -125,7 +125,7 @@ const MODELS_MAX: usize = 8;
 impl Lately {
     /// An attempt at a model ended well, or in a way that may be the provider's fault.
     pub fn ended(&mut self, provider: Slot, model: Slot, well: bool, now: Now) {
-        if self.0.len() >= TURNS_MAX && !self.0.contains_key(&provider) {
+        if self.0.len() >= ROUNDS_MAX && !self.0.contains_key(&provider) {
             return;
         }
         let all = self.0.entry(provider).or_default();
@@ -170,6 +170,6 @@ mod tests {
     #[test]
     fn each_resolution_has_its_own_round() {
         let mut live = Live::new();
-        assert_eq!([live.take_turn("a"), live.take_turn("b"), live.take_turn("a")], [0, 0, 1]);
+        assert_eq!([live.take_round("a"), live.take_round("b"), live.take_round("a")], [0, 0, 1]);
     }
 }

@@ -1,7 +1,7 @@
 //! From the raw facts of a finished attempt to its class: the first half of the blame table.
 //!
 //! Judged by the status first, then by the provider's own code, by wording last. What follows from a class (who is
-//! benched, who is tried next) is the other half, in [`super::failover`].
+//! benched, who is tried next) is the other half, in [`super::verdict`] and [`super::failover`].
 use std::borrow::Cow;
 
 use super::waits::{self, Source};

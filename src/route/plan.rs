@@ -287,13 +287,13 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// Ranks an order. `turn` is this request's place in the round.
-    pub fn ranking<'r>(&'r self, order: &'r Order, strategy: Strategy, turn: usize) -> Ranking<'r> {
+    /// Ranks an order. `round` is this request's place in the round.
+    pub fn ranking<'r>(&'r self, order: &'r Order, strategy: Strategy, round: usize) -> Ranking<'r> {
         let len = order.ready.len();
         let turned = |start| Ranking::Turned { start, first_choice: order.first_choice, len, next: 0 };
         match strategy {
             Strategy::Priority => turned(0),
-            Strategy::RoundRobin => turned(turn % order.first_choice.max(1)),
+            Strategy::RoundRobin => turned(round % order.first_choice.max(1)),
             Strategy::LeastUsed => {
                 let exact = |place: usize| {
                     let at = order.ready[place].at;
@@ -413,7 +413,7 @@ impl View<'_> {
             return Err(blocked(never.unwrap_or(obstacle)));
         }
         let count = provider.keys.len();
-        let first = self.live.key_turn(provider.slot) % count.max(1);
+        let first = self.live.first_key(provider.slot) % count.max(1);
         let mut best: Option<(f64, usize)> = None;
         let mut soonest: Option<Blocked> = None;
         for key in (first..count).chain(0..first) {
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn w5_keys_take_turns_whatever_the_number_of_models() {
+    fn w5_keys_take_rounds_whatever_the_number_of_models() {
         let catalog = catalog(&[(file("a", &["m", "n"], json!({})), 2)]);
         let mut live = Live::new();
         let keys: Vec<_> = (0..4).map(|_| choose(&catalog, &mut live, FIRST).expect("a key")).collect();

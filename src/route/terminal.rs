@@ -8,9 +8,9 @@ use super::failover::{Dead, DeadEnd, Failover, Hop};
 use super::network;
 use super::outcome::{Class, Failure};
 use super::plan::{Ask, Blocked, Obstacle, Why};
-use crate::base::text::{Redactor, human_count, human_duration};
+use crate::base::text::{Redactor, closest, human_count, human_duration};
 use crate::catalog::names::{How, Kind, Resolution};
-use crate::catalog::provider::{Caps, Metric};
+use crate::catalog::provider::{Caps, Metric, Standing};
 use crate::catalog::{Catalog, ModelIx};
 use crate::quota::{Bench, Cause, Scope};
 use crate::wire::error::{ApiError, ErrorType};
@@ -53,7 +53,9 @@ pub fn answer(dead: &Dead, failover: &Failover, asked: &Asked<'_>) -> ApiError {
 
 /// The answer when the model string means nothing here.
 pub fn unmatched(resolution: &Resolution, model: &str) -> ApiError {
-    let near = match resolution.suggestions.first() {
+    // The list of suggestions is generous; the sentence speaks only of what may really have been meant.
+    let near = resolution.suggestions.iter().find(|reference| is_near(model, reference));
+    let near = match near {
         Some(near) => format!("; did you mean `{near}`?"),
         None => "; GET /v1/models lists what there is".to_owned(),
     };
@@ -62,6 +64,12 @@ pub fn unmatched(resolution: &Resolution, model: &str) -> ApiError {
         .with("requested", model)
         .with("resolution", resolution.route.as_str())
         .with("suggestions", resolution.suggestions.clone())
+}
+
+/// Whether a model string may be a slip in a model's reference, or in its id alone.
+fn is_near(model: &str, reference: &str) -> bool {
+    let id = reference.split_once('/').map_or(reference, |(_, id)| id);
+    closest(model, [reference, id]).is_some()
 }
 
 /// A model that time will free again, and how soon.
@@ -311,12 +319,10 @@ pub fn reason(blocked: &Blocked, ask: &Ask, catalog: &Catalog) -> String {
         Obstacle::NotConfigured => {
             format!("provider not configured: {}", provider.config_error().unwrap_or_default())
         }
-        Obstacle::ModelOff => match model.off_reason() {
-            Some("model disabled") | None => {
-                "model disabled (set `\"enabled\": true` in its file)".to_owned()
-            }
-            Some(why) => why.to_owned(),
-        },
+        Obstacle::ModelOff if model.standing == Standing::Paid => {
+            model.off_reason().unwrap_or_default().to_owned()
+        }
+        Obstacle::ModelOff => "model disabled (set `\"enabled\": true` in its file)".to_owned(),
         Obstacle::TooLong { window } => format!(
             "context window {} < required {} tokens (shorten the conversation, or ask for a larger model)",
             human_count(window as f64),

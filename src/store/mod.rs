@@ -4,8 +4,8 @@
 //! anything. The counters between two writes lie in the memory file system, where a kill does not reach.
 //!
 //! Requests hand in rows and never wait: the list of those not written yet is bounded, and when it is full rows are
-//! dropped and counted. State is not handed in but fetched by the writer, so it cannot be dropped. When the disk is full, read-only or damaged
-//! the gateway goes on from memory, and [`Store::health`] says so.
+//! dropped and counted. State is not handed in but fetched by the writer, so it cannot be dropped. When the disk is
+//! full, read-only or damaged the gateway goes on from memory, and [`Store::health`] says so.
 mod db;
 mod journal;
 pub mod row;

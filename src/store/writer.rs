@@ -2,8 +2,8 @@
 //! touches the file.
 //!
 //! State is looked at every ten seconds and put where a kill cannot reach it (the journal). Once a minute, or when many
-//! rows have come, state and rows go to the disk in one transaction. When nothing changed, nothing is written. A write that fails is tried again at
-//! growing distances; meanwhile state waits in memory, and rows up to a bound.
+//! rows have come, state and rows go to the disk in one transaction. When nothing changed, nothing is written. A write
+//! that fails is tried again at growing distances; meanwhile state waits in memory, and rows up to a bound.
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -212,7 +212,7 @@ impl Writer {
 
     fn work(&mut self, inbox: &Receiver<Message>) {
         loop {
-            match inbox.recv_deadline(self.next_turn()) {
+            match inbox.recv_deadline(self.next_due()) {
                 Ok(Message::Source(source)) => self.source = Some(source),
                 Ok(Message::SaveNow) => {
                     self.state_due = clock::instant();
@@ -228,19 +228,19 @@ impl Writer {
                 Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return self.close(),
                 Ok(Message::Batch) | Err(RecvTimeoutError::Timeout) => {}
             }
-            self.turn();
+            self.do_what_is_due();
         }
     }
 
     /// When there is something to do, if nobody says anything before. Rows are looked at together with the state.
-    fn next_turn(&self) -> Instant {
+    fn next_due(&self) -> Instant {
         let due = self.state_due.min(self.forget_due);
         // Nothing but the wait for the next attempt ends while the disk cannot be written.
         self.retry.map_or(due, |retry| retry.at)
     }
 
-    /// Does what is due.
-    fn turn(&mut self) {
+    /// Looks at state and rows if it is time, and writes what has to be written.
+    fn do_what_is_due(&mut self) {
         let now = clock::instant();
         if self.retry.is_some_and(|retry| now < retry.at) {
             return;
@@ -449,7 +449,7 @@ mod tests {
     fn turn(writer: &mut Writer) {
         writer.state_due = clock::instant();
         writer.pace.disk_every = Duration::ZERO;
-        writer.turn();
+        writer.do_what_is_due();
     }
 
     fn hand_in(writer: &Writer, numbers: std::ops::Range<u64>) {
@@ -522,8 +522,8 @@ mod tests {
         writer.open();
         writer.retry_later(Trouble::Disk, "a cable was loose".into());
         writer.state_due = clock::instant() + Duration::from_secs(10);
-        writer.turn();
-        assert!(trouble(&writer).is_none() && writer.next_turn() > clock::instant() + Duration::from_secs(5));
+        writer.do_what_is_due();
+        assert!(trouble(&writer).is_none() && writer.next_due() > clock::instant() + Duration::from_secs(5));
     }
 
     #[test]
@@ -537,20 +537,20 @@ mod tests {
         hand_in(&writer, 0..2);
         let look = |writer: &mut Writer| {
             writer.state_due = clock::instant();
-            writer.turn();
+            writer.do_what_is_due();
         };
         look(&mut writer);
         assert_eq!(writer.shared.writes.load(Ordering::Relaxed), 0, "too early for the disk");
         assert_eq!(writer.journal.as_ref().expect("a journal").read().len(), 1, "but not lost by a kill");
         let long_ago = clock::instant().checked_sub(Duration::from_secs(51));
         writer.state_since = long_ago;
-        writer.turn();
+        writer.do_what_is_due();
         assert_eq!(writer.shared.writes.load(Ordering::Relaxed), 0, "only when it is time to look");
         look(&mut writer);
         assert_eq!((waiting(&writer), writer.shared.writes.load(Ordering::Relaxed)), (0, 1));
         assert!(writer.journal.as_ref().expect("a journal").read().is_empty(), "the disk has it");
         hand_in(&writer, 0..ROWS_BATCH as u64);
-        writer.turn();
+        writer.do_what_is_due();
         assert_eq!(
             (waiting(&writer), writer.shared.writes.load(Ordering::Relaxed)),
             (0, 2),
@@ -574,7 +574,7 @@ mod tests {
         writer.source =
             Some(Box::new(move |_| StateChanges::from([change("a", Some("new")), change("b", None)])));
         writer.state_due = clock::instant();
-        writer.turn();
+        writer.do_what_is_due();
         drop(writer);
         let mut next = self::writer(&folder);
         assert_eq!(next.open(), BTreeMap::from([("a".to_owned(), "new".to_owned())]));

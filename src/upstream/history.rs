@@ -75,7 +75,7 @@ impl<'a> History<'a> {
             members.push(Member { name, name_at, value: cursor.at() - value.len()..cursor.at() });
         }
         let close = cursor.at() - 1;
-        let turn = Turn::of(self.raw, &members);
+        let message = Message::of(self.raw, &members);
         for member in &members {
             track.begin(member.name_at, &mut self.patch);
             let end = member.value.end;
@@ -84,10 +84,10 @@ impl<'a> History<'a> {
                 continue;
             }
             match &*member.name {
-                "role" => self.role(&turn, member),
-                "content" => self.content(&turn, member)?,
+                "role" => self.role(&message, member),
+                "content" => self.content(&message, member)?,
                 "tool_calls" => self.calls(member)?,
-                "tool_call_id" if turn.is_result() => self.result_id(&turn, member),
+                "tool_call_id" if message.is_result() => self.result_id(&message, member),
                 _ => {}
             }
             track.keep(end);
@@ -95,11 +95,11 @@ impl<'a> History<'a> {
         track.close(close, &mut self.patch);
         let has = |name: &str| members.iter().any(|member| member.name == name);
         if !has("content") {
-            if let Some(content) = self.blank_content(&turn) {
+            if let Some(content) = self.blank_content(&message) {
                 track.add("content", content, &mut self.patch);
             }
         }
-        if turn.is_result() && !has("tool_call_id") {
+        if message.is_result() && !has("tool_call_id") {
             let id = json::quoted(&self.ids.result(None));
             track.add("tool_call_id", &id, &mut self.patch);
         }
@@ -118,8 +118,8 @@ impl<'a> History<'a> {
         blank_calls || (dropped && !ESSENTIAL.contains(&name))
     }
 
-    fn role(&mut self, turn: &Turn, member: &Member<'_>) {
-        let role = match turn.role {
+    fn role(&mut self, message: &Message, member: &Member<'_>) {
+        let role = match message.role {
             Role::Developer if !self.quirks.developer_role => "system",
             Role::NamedResult => "tool",
             _ => return,
@@ -127,10 +127,10 @@ impl<'a> History<'a> {
         self.patch.replace_with(member.value.clone(), |pool| json::quote(role, pool));
     }
 
-    fn content(&mut self, turn: &Turn, member: &Member<'_>) -> Result<(), Flaw> {
+    fn content(&mut self, message: &Message, member: &Member<'_>) -> Result<(), Flaw> {
         let raw = self.value(member);
         if json::is_blank(Some(raw)) {
-            if let Some(content) = self.blank_content(turn).filter(|content| *content != raw) {
+            if let Some(content) = self.blank_content(message).filter(|content| *content != raw) {
                 self.patch.replace(member.value.clone(), content);
             }
             return Ok(());
@@ -148,10 +148,10 @@ impl<'a> History<'a> {
     }
 
     /// What is sent where there is no content; `None` when nothing has to be said.
-    fn blank_content(&self, turn: &Turn) -> Option<&'static [u8]> {
-        match turn.role {
-            Role::Assistant if turn.has_calls && !self.quirks.null_content_refused => Some(b"null"),
-            Role::Assistant if turn.speaks_otherwise => None,
+    fn blank_content(&self, message: &Message) -> Option<&'static [u8]> {
+        match message.role {
+            Role::Assistant if message.has_calls && !self.quirks.null_content_refused => Some(b"null"),
+            Role::Assistant if message.speaks_otherwise => None,
             Role::Assistant | Role::Result | Role::NamedResult | Role::OldResult => Some(b"\"\""),
             Role::Developer | Role::Other => None,
         }
@@ -169,8 +169,8 @@ impl<'a> History<'a> {
         whole_calls::tidy(raw, member.value.start, &mut id_rule, dropped, &mut self.patch)
     }
 
-    fn result_id(&mut self, turn: &Turn, member: &Member<'_>) {
-        debug_assert!(turn.is_result());
+    fn result_id(&mut self, message: &Message, member: &Member<'_>) {
+        debug_assert!(message.is_result());
         let written = json::text(self.value(member));
         let sent = self.ids.result(written.as_deref());
         if written.as_deref() != Some(&*sent) {
@@ -180,7 +180,7 @@ impl<'a> History<'a> {
 }
 
 /// What a message is.
-struct Turn {
+struct Message {
     role: Role,
     has_calls: bool,
     /// `function_call`, `refusal` or `audio` take the place of content.
@@ -199,8 +199,8 @@ enum Role {
     Other,
 }
 
-impl Turn {
-    fn of(raw: &[u8], members: &[Member<'_>]) -> Turn {
+impl Message {
+    fn of(raw: &[u8], members: &[Member<'_>]) -> Message {
         let given = |name: &str| {
             let member = members.iter().rev().find(|member| member.name == name);
             member.map(|member| &raw[member.value.clone()]).filter(|value| *value != b"null")
@@ -214,7 +214,7 @@ impl Turn {
             _ => Role::Other,
         };
         let speaks = ["function_call", "refusal", "audio"];
-        Turn {
+        Message {
             role,
             has_calls: !json::is_blank(given("tool_calls")),
             speaks_otherwise: speaks.iter().any(|name| given(name).is_some()),
