@@ -22,7 +22,7 @@
 //!
 //! | layer | module | files | what it is |
 //! |---|---|---|---|
-//! | words | `base` | `base64` `bounded` `clock` `rng` `text` | time, randomness, text, bounded containers |
+//! | words | `base` | `base64` `bounded` `calendar` `clock` `rng` `text` | time and dates, randomness, text, bounded containers |
 //! | | `wire` | `answer` `body` `calls` `chat` `choice` `chunk` `completion` `embeddings` `error` `exchange` `fold` `head` `json` `messages` `patch` `sse` `tally` `upstream_error` `usage` `vector` `whole_calls` | the shapes that cross the network: bodies, event streams, answers, errors |
 //! | things | `catalog` | `address` `boxfile` `bundled` `check` `clients` `config` `discovery` `env` `example` `fields` `json` `listing` `load` `names` `pool` `provider` `settings` `slots` `spec` `spec_model` `table` `unified` | providers, models, keys, names and settings, read into one snapshot |
 //! | judgement | `context` | `tokens` | how large a request is |

@@ -2,6 +2,7 @@
 //! operating system's random source, each read in one place.
 pub mod base64;
 pub mod bounded;
+pub mod calendar;
 pub mod clock;
 pub mod rng;
 pub mod text;

@@ -1,7 +1,7 @@
-//! Base addresses of providers: variables put in their places, one form for all spellings, and whether the host is near.
-//! Pure.
+//! Base addresses of providers: variables put in their places, one form for all spellings, whether the host is near,
+//! and which addresses are never called. Pure.
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A base address that can be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ fn host_of(authority: &str) -> Result<&str, String> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(v6) => {
             let (host, after) = v6.split_once(']').ok_or("has a `[` without `]`")?;
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| "has no IPv6 address in its brackets")?;
+            host.parse::<Ipv6Addr>().map_err(|_| "has no IPv6 address in its brackets")?;
             (host, after.strip_prefix(':').or((!after.is_empty()).then_some("?")))
         }
         None => match authority.split_once(':') {
@@ -119,14 +119,37 @@ fn host_of(authority: &str) -> Result<&str, String> {
     Ok(host)
 }
 
-/// Link-local addresses, and the names under which clouds serve credentials to whoever asks.
+/// Hosts that no provider can have, as far as the name tells; what it resolves to is judged when it is called.
 fn never_called(host: &str) -> bool {
     match host.parse::<IpAddr>() {
-        Ok(IpAddr::V4(v4)) => v4.is_link_local(),
-        Ok(IpAddr::V6(v6)) => {
-            v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_link_local())
-        }
+        Ok(address) => is_never_called(address),
         Err(_) => host.trim_end_matches('.').eq_ignore_ascii_case("metadata.google.internal"),
+    }
+}
+
+/// Link-local addresses and those at which clouds hand out credentials, also when wrapped into IPv6.
+pub fn is_never_called(address: IpAddr) -> bool {
+    /// Alibaba, and Oracle's.
+    const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
+    /// Amazon and Google.
+    const METADATA_V6: [Ipv6Addr; 2] = [
+        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+        Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+    ];
+    match address.to_canonical() {
+        IpAddr::V4(v4) => v4.is_link_local() || METADATA_V4.contains(&v4),
+        IpAddr::V6(v6) => {
+            let wrapped = match v6.segments() {
+                // NAT64 and 6to4.
+                [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+                    Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+                }
+                _ => None,
+            };
+            v6.is_unicast_link_local()
+                || METADATA_V6.contains(&v6)
+                || wrapped.is_some_and(|v4| is_never_called(IpAddr::V4(v4)))
+        }
     }
 }
 

@@ -255,12 +255,6 @@ impl Reader<'_> {
             keys: client_keys(&self.value("keys")),
             admin_key: self.text("adminKey").map(Secret::new),
             cors_origins,
-            hosts: self.texts("hosts"),
-            trusted_proxies: self
-                .texts("trustedProxies")
-                .iter()
-                .filter_map(|text| text.parse().ok())
-                .collect(),
             aliases: self.aliases(),
             profiles: self.profiles(),
             active_profile: self.text("activeProfile"),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::names::{Kind, Names};
-use super::provider::{Caps, Model, ModelSource, Provider};
+use super::provider::{Caps, Model, Provider};
 use super::settings::Settings;
 use super::{Catalog, ModelIx};
 
@@ -122,10 +122,7 @@ impl List<'_> {
             "maxOutput": model.max_output,
             "enabled": provider.enabled && model.enabled,
             "configured": provider.configured(),
-            "source": match model.source {
-                ModelSource::Declared => "declared",
-                ModelSource::Discovered => "discovered",
-            },
+            "source": model.source.name(),
         });
         self.entries.push(Listed {
             id: model.reference.to_string(),
@@ -186,7 +183,8 @@ impl List<'_> {
             unavailable_reason: if any_usable {
                 None
             } else {
-                Some(reasons.into_iter().flatten().min().unwrap_or("no_model"))
+                // A key is the nearest thing to mend, so that it is told although others are switched off.
+                Some(reasons.into_iter().flatten().max().unwrap_or("no_model"))
             },
             freeway: about,
         });

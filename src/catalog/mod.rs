@@ -77,8 +77,21 @@ pub struct Issue {
     pub message: String,
 }
 
+/// How bad an [`Issue`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IssueLevel {
+    /// Something is not used as it stands.
     Error,
+    /// All is used, and something is odd.
     Warning,
+}
+
+impl IssueLevel {
+    /// Its word in the API and in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            IssueLevel::Error => "error",
+            IssueLevel::Warning => "warning",
+        }
+    }
 }

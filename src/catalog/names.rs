@@ -20,6 +20,7 @@ use super::settings::{Profile, Settings, Strategy};
 use super::unified::{self, Unified};
 use super::{Catalog, ModelIx};
 use crate::base::text::{edit_distance, truncate};
+use crate::wire::chat::MODELS_MAX;
 
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,8 +107,6 @@ const AUTO: [&str; 5] = ["", "auto", "freeway", "any", "default"];
 const DEPTH_MAX: usize = 16;
 /// Most model strings looked at for one request: profiles may hold profiles.
 const STEPS_MAX: usize = 1_000;
-/// Most entries of an explicit list.
-pub const LIST_MAX: usize = 32;
 /// Longest part of a model string that is repeated to the client.
 const SHOWN_MAX: usize = 256;
 const SUGGESTIONS_MAX: usize = 5;
@@ -344,8 +343,8 @@ impl Search<'_> {
     }
 
     fn list(&self, asked: &[String]) -> Resolution {
-        let models = self.each(asked.iter().take(LIST_MAX).map(|text| self.one(text, 1)));
-        let route = format!("list:{}", asked.len().min(LIST_MAX));
+        let models = self.each(asked.iter().take(MODELS_MAX).map(|text| self.one(text, 1)));
+        let route = format!("list:{}", asked.len().min(MODELS_MAX));
         if models.is_empty() {
             let first = asked.first().map_or("", String::as_str);
             return Resolution { route, ..self.unmatched(first) };

@@ -46,7 +46,7 @@ pub struct Provider {
     pub models_endpoint: Option<String>,
     /// Where the ids stand in that list, such as `data[].id`.
     pub models_path: String,
-    pub paths: Paths,
+    pub paths: Endpoints,
     pub quirks: Quirks,
     pub timeouts: Timeouts,
     /// Further request headers.
@@ -96,6 +96,18 @@ pub enum Auth {
         param: String,
     },
     None,
+}
+
+impl Auth {
+    /// Its word in provider files and in the API.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Auth::Bearer { .. } => "bearer",
+            Auth::Header { .. } => "header",
+            Auth::Query { .. } => "query",
+            Auth::None => "none",
+        }
+    }
 }
 
 /// One credential of a pool.
@@ -164,10 +176,23 @@ pub enum Standing {
     Paid,
 }
 
+/// Where a model is known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelSource {
+    /// Its provider's file.
     Declared,
+    /// Its provider's model list.
     Discovered,
+}
+
+impl ModelSource {
+    /// Its word in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ModelSource::Declared => "declared",
+            ModelSource::Discovered => "discovered",
+        }
+    }
 }
 
 /// What a model can do, as a set of bits.
@@ -279,8 +304,10 @@ pub struct Limits {
     pub credits_per_request: Option<f64>,
 }
 
+/// How many, over which kind of window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
+    /// Requests, tokens, credits or calls, as the metric says.
     pub amount: f64,
     pub window: WindowKind,
 }
@@ -304,6 +331,7 @@ pub enum LimitsScope {
     Account,
 }
 
+/// How the limits of a file are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitsSource {
     Docs,
@@ -311,6 +339,21 @@ pub enum LimitsSource {
     Unverified,
 }
 
+impl LimitsSource {
+    /// Every source with its word in provider files and in the API.
+    pub const NAMES: [(&'static str, LimitsSource); 3] = [
+        ("docs", LimitsSource::Docs),
+        ("observed", LimitsSource::Observed),
+        ("unverified", LimitsSource::Unverified),
+    ];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        LimitsSource::NAMES.iter().find(|(_, known)| *known == self).map_or("unverified", |(name, _)| name)
+    }
+}
+
+/// What a million tokens of a model cost in its provider's own units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Credits {
     pub per_m_tok_in: Option<f64>,
@@ -324,15 +367,17 @@ pub struct PaidEquivalent {
     pub out_per_m: f64,
 }
 
+/// What a provider's terms say about use through a gateway, as far as the author of the file could tell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Terms {
+    /// `ok`, `caution`, `ambiguous`, `avoid` or `unknown`.
     pub verdict: String,
     pub note: Option<String>,
 }
 
 /// Paths below the base URL, each with a leading slash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paths {
+pub struct Endpoints {
     pub chat: String,
     pub embeddings: String,
     pub completions: String,
@@ -392,6 +437,7 @@ pub enum ToolIds {
     Alnum9,
 }
 
+/// How long the phases of a call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     pub connect_ms: u64,
@@ -412,10 +458,14 @@ pub enum ResetZone {
     UsPacific,
 }
 
+/// What using a provider costs; decides about discovered models (see [`Standing`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Billing {
+    /// Nothing, ever.
     Free,
+    /// Nothing within the limits.
     FreeTier,
+    /// Some models are free, others are not.
     Mixed,
     Paid,
 }

@@ -22,9 +22,6 @@ pub struct Settings {
     pub keys: Vec<ClientKey>,
     pub admin_key: Option<Secret>,
     pub cors_origins: Vec<String>,
-    /// Further host names that clients may use.
-    pub hosts: Vec<String>,
-    pub trusted_proxies: Vec<IpAddr>,
     /// Another name for a model string.
     pub aliases: BTreeMap<String, String>,
     /// A named order of model strings with an optional strategy.
@@ -90,8 +87,7 @@ impl Settings {
 pub fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     match bare.parse::<IpAddr>() {
-        Ok(IpAddr::V6(v6)) => v6.is_loopback() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback()),
-        Ok(v4) => v4.is_loopback(),
+        Ok(address) => address.to_canonical().is_loopback(),
         Err(_) => bare.eq_ignore_ascii_case("localhost"),
     }
 }

@@ -96,7 +96,7 @@ pub(super) fn read_fields(fields: &Fields<'_>, context: &mut Context<'_>) -> Opt
         missing_vars,
         limits: spec_model::read_limits(fields),
         limits_scope,
-        limits_source: fields.word("limitsSource", &SOURCES).unwrap_or(LimitsSource::Unverified),
+        limits_source: fields.word("limitsSource", &LimitsSource::NAMES).unwrap_or(LimitsSource::Unverified),
         verified_on: read_date(fields),
         models_endpoint: read_models_endpoint(fields, paths.as_ref()),
         models_path: read_models_path(fields),
@@ -115,11 +115,6 @@ pub(super) fn read_fields(fields: &Fields<'_>, context: &mut Context<'_>) -> Opt
 
 const SCOPES: [(&str, LimitsScope); 3] =
     [("key", LimitsScope::Key), ("model", LimitsScope::Model), ("account", LimitsScope::Account)];
-const SOURCES: [(&str, LimitsSource); 3] = [
-    ("docs", LimitsSource::Docs),
-    ("observed", LimitsSource::Observed),
-    ("unverified", LimitsSource::Unverified),
-];
 const BILLINGS: [(&str, Billing); 4] = [
     ("free", Billing::Free),
     ("freeTier", Billing::FreeTier),
@@ -376,6 +371,7 @@ fn read_accounts(auth: &Fields<'_>) -> Vec<(String, Vec<String>)> {
     }
 }
 
+/// Whether a text can be the name of an environment variable.
 pub fn is_variable_name(name: &str) -> bool {
     !name.starts_with(|c: char| c.is_ascii_digit())
         && !name.is_empty()
@@ -431,9 +427,9 @@ fn with_slash(path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }
 
-fn read_paths(paths: Option<Fields<'_>>) -> Paths {
+fn read_paths(paths: Option<Fields<'_>>) -> Endpoints {
     let text = |name| paths.as_ref().and_then(|paths| paths.text(name));
-    let read = Paths {
+    let read = Endpoints {
         chat: with_slash(text("chat").unwrap_or("/chat/completions")),
         embeddings: with_slash(text("embeddings").unwrap_or("/embeddings")),
         completions: with_slash(text("completions").unwrap_or("/completions")),

@@ -1,5 +1,5 @@
 //! The one table of settings: name, shape, default, variables and text of each. Reading a configuration, `config
-//! check`, the README and `.env.example` all come from it. Pure.
+//! check`, `docs/settings.md` and `.env.example` all come from it. Pure.
 use Shape::*;
 
 /// What a setting may hold. Every shape also takes `null` when the default is `null`.
@@ -47,6 +47,7 @@ pub struct Row {
     pub used: bool,
 }
 
+/// Names of [`Strategy`](super::settings::Strategy).
 pub const STRATEGIES: [&str; 4] = ["priority", "round-robin", "least-used", "fastest"];
 /// Kinds of bench whose steps can be set.
 pub const BENCH_CAUSES: [&str; 8] =
@@ -105,7 +106,7 @@ pub static TABLE: &[Row] = &[
         &["FREEWAY_ADMIN_KEY"],
         Secret,
         "null",
-        "Key with full access, for `/api` and `/metrics`",
+        "Key with full access; once there is one, `/api` answers to it alone, but from anywhere",
     ),
     named(
         "corsOrigins",
@@ -114,14 +115,19 @@ pub static TABLE: &[Row] = &[
         "[]",
         "Browser origins that may call, such as `https://chat.example`; `*` is not taken",
     ),
-    named("hosts", &["FREEWAY_HOSTS"], Texts, "[]", "Further host names by which clients reach this gateway"),
-    named(
-        "trustedProxies",
-        &["FREEWAY_TRUSTED_PROXIES"],
-        Addresses,
-        "[]",
-        "Addresses of proxies that are believed about the client's address",
-    ),
+    Row {
+        variables: &["FREEWAY_HOSTS"],
+        ..later("hosts", Texts, "[]", "Further host names by which clients reach this gateway")
+    },
+    Row {
+        variables: &["FREEWAY_TRUSTED_PROXIES"],
+        ..later(
+            "trustedProxies",
+            Addresses,
+            "[]",
+            "Addresses of proxies that are believed about the client's address",
+        )
+    },
     // Routing.
     named(
         "strategy",
@@ -300,7 +306,7 @@ pub fn find(name: &str) -> Option<&'static Row> {
     TABLE.iter().find(|row| row.name == name)
 }
 
-/// The table as Markdown, for the README.
+/// The table as Markdown, for `docs/settings.md`.
 pub fn markdown() -> String {
     let mut out = String::from("| setting | default | variable | meaning |\n|---|---|---|---|\n");
     for row in TABLE.iter().filter(|row| row.used) {

@@ -10,7 +10,7 @@ use crate::base::text::closest;
 use crate::catalog::env::{self, Paths, Variables};
 use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::slots::Slots;
-use crate::catalog::{Issue, IssueLevel, boxfile};
+use crate::catalog::{Issue, boxfile};
 
 pub mod config;
 pub mod init;
@@ -183,15 +183,15 @@ pub fn wants_json(args: &[OsString]) -> bool {
 
 /// An issue for people: level, file, message.
 pub fn issue_line(issue: &Issue) -> String {
-    let level = if issue.level == IssueLevel::Error { "error" } else { "warning" };
-    format!("{level}: {}: {}", issue.file, issue.message)
+    format!("{}: {}: {}", issue.level.name(), issue.file, issue.message)
 }
 
+/// An issue for programs, as the API has it.
 pub fn issue_json(issue: &Issue) -> Value {
     json!({
         "file": issue.file,
         "providerId": issue.provider,
-        "level": if issue.level == IssueLevel::Error { "error" } else { "warning" },
+        "level": issue.level.name(),
         "message": issue.message,
     })
 }

@@ -6,11 +6,11 @@ use lexopt::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::{DONE, FAILED, Failure, World, issue_json, issue_line, issue_lines, verify};
-use crate::base::clock;
+use crate::base::{calendar, clock};
 use crate::catalog::discovery::DiscoveredList;
 use crate::catalog::env::{self, Paths};
 use crate::catalog::load::{self, Snapshot, WITH_BUNDLED};
-use crate::catalog::provider::{Auth, ModelSource, Provider};
+use crate::catalog::provider::{Auth, Provider};
 use crate::catalog::{address, bundled, spec};
 use crate::upstream::client::{Client, ClientConfig};
 use crate::upstream::probe;
@@ -153,7 +153,7 @@ fn as_json(provider: &Provider) -> Value {
         "configError": provider.config_error(),
         "priority": provider.priority,
         "baseUrl": provider.base_url,
-        "authType": auth_name(&provider.auth),
+        "authType": provider.auth.name(),
         "envKeys": provider.env_keys,
         "keys": provider.keys.iter().map(|key| json!({"id": *key.id, "masked": key.masked, "source": key.source})).collect::<Vec<_>>(),
         "signup": provider.signup,
@@ -166,18 +166,9 @@ fn as_json(provider: &Provider) -> Value {
             "caps": model.caps.names().collect::<Vec<_>>(),
             "context": model.context,
             "enabled": model.enabled,
-            "source": if model.source == ModelSource::Declared { "declared" } else { "discovered" },
+            "source": model.source.name(),
         })).collect::<Vec<_>>(),
     })
-}
-
-fn auth_name(auth: &Auth) -> &'static str {
-    match auth {
-        Auth::Bearer { .. } => "bearer",
-        Auth::Header { .. } => "header",
-        Auth::Query { .. } => "query",
-        Auth::None => "none",
-    }
 }
 
 fn new(id: &str, line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
@@ -262,26 +253,12 @@ fn new_file(id: &str, line: &Line) -> Result<(Value, Option<String>), Failure> {
         "auth": auth,
         "limits": {"rpm": null, "rpd": null, "tpm": null, "tpd": null},
         "limitsSource": "unverified",
-        "verifiedOn": today(clock::now().wall_ms),
+        "verifiedOn": calendar::date(clock::now().wall_ms),
         "modelsEndpoint": "/models",
         "modelsPath": "data[].id",
         "models": [],
     });
     Ok((file, (kind != "none").then_some(name)))
-}
-
-/// The day of a wall clock reading in UTC, as `2026-08-16`.
-fn today(wall_ms: u64) -> String {
-    // Days are counted from 0000-03-01, so that the leap day ends a year.
-    let days = wall_ms / 86_400_000 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
 }
 
 fn refresh(ids: &[String], json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
@@ -439,16 +416,6 @@ mod tests {
             !site.folder.path().join("providers").join(WITH_BUNDLED).exists(),
             "the folder was the owner's"
         );
-    }
-
-    #[test]
-    fn days_are_those_of_the_calendar() {
-        let check = |wall_ms: u64, expected: &str| assert_eq!(today(wall_ms), expected);
-        check(0, "1970-01-01");
-        check(951_782_400_000, "2000-02-29");
-        check(1_709_164_799_999, "2024-02-28");
-        check(1_767_225_599_999, "2025-12-31");
-        check(1_767_225_600_000, "2026-01-01");
     }
 
     #[test]

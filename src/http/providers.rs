@@ -9,8 +9,7 @@ use crate::base::clock::{self, Now};
 use crate::base::text::Redactor;
 use crate::catalog::load::Snapshot;
 use crate::catalog::provider::{
-    Auth, Key, Limit, Limits, LimitsScope, LimitsSource, Metric, Model, ModelSource, Provider, ResetZone,
-    Slot,
+    Auth, Key, Limit, Limits, LimitsScope, Metric, Model, Provider, ResetZone, Slot,
 };
 use crate::catalog::slots::Slots;
 use crate::quota::{Bench, Cause, Claim, Rule, Scope};
@@ -37,23 +36,6 @@ pub fn list(visit: Visit<'_>) -> Admission {
     visit.answer(Answer::json(200, body.to_string().into_bytes()))
 }
 
-fn auth_type(auth: &Auth) -> &'static str {
-    match auth {
-        Auth::Bearer { .. } => "bearer",
-        Auth::Header { .. } => "header",
-        Auth::Query { .. } => "query",
-        Auth::None => "none",
-    }
-}
-
-fn limits_source(source: LimitsSource) -> &'static str {
-    match source {
-        LimitsSource::Docs => "docs",
-        LimitsSource::Observed => "observed",
-        LimitsSource::Unverified => "unverified",
-    }
-}
-
 impl Look<'_> {
     fn provider(&self, provider: &Provider) -> Value {
         let cooldown_ms = self.cooldown_ms(&[Scope::Provider(provider.slot)]);
@@ -72,10 +54,10 @@ impl Look<'_> {
             "configError": provider.config_error(),
             "priority": provider.priority,
             "baseUrl": provider.base_url,
-            "limitsSource": limits_source(provider.limits_source),
+            "limitsSource": provider.limits_source.name(),
             "verifiedOn": provider.verified_on,
             "envKeys": provider.env_keys,
-            "authType": auth_type(&provider.auth),
+            "authType": provider.auth.name(),
             "cooldownMsRemaining": cooldown_ms,
             "bars": self.bars(&provider.limits, &self.limited_scopes(provider), provider.reset_zone),
             "keys": keys.map(|key| self.key(provider, key)).collect::<Vec<_>>(),
@@ -139,10 +121,7 @@ impl Look<'_> {
             "context": model.context,
             "enabled": model.enabled,
             "offReason": model.off_reason(),
-            "source": match model.source {
-                ModelSource::Declared => "declared",
-                ModelSource::Discovered => "discovered",
-            },
+            "source": model.source.name(),
             "cooldownMsRemaining": self.cooldown_ms(&[Scope::Model(model.slot)]),
             "bars": self.model_bars(provider, model),
         })

@@ -1,5 +1,5 @@
 //! Who calls: the keys that a request presents, and what it may do. Pure but for the digest.
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
@@ -118,19 +118,12 @@ pub fn owner(caller: &Caller, head: &Head, peer: SocketAddr, settings: &Settings
             || name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case("x-forwarded-"))
     });
     let host = head.header("host").is_none_or(|host| is_loopback(host_name(host)));
-    if is_loopback(&settings.host) && is_local(peer.ip()) && host && !forwarded {
+    if is_loopback(&settings.host) && peer.ip().to_canonical().is_loopback() && host && !forwarded {
         return Ok(());
     }
     refused(
         "this route is open on this machine only; set FREEWAY_ADMIN_KEY and send it as the API key to use it from elsewhere",
     )
-}
-
-fn is_local(peer: IpAddr) -> bool {
-    match peer {
-        IpAddr::V4(v4) => v4.is_loopback(),
-        IpAddr::V6(v6) => v6.is_loopback() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback()),
-    }
 }
 
 /// A `Host` value without its port.

@@ -186,7 +186,7 @@ impl Sink for Surface {
         };
         // No `[DONE]` and no finish reason: a client must be able to tell this from a whole answer.
         let mut event = b"data: ".to_vec();
-        event.extend_from_slice(&error.event());
+        event.extend_from_slice(&error.body());
         event.extend_from_slice(b"\n\n");
         stream.end(&event)
     }

@@ -168,12 +168,10 @@ pub fn refresh(visit: Visit<'_>) -> Admission {
     respond(visit, 200, &body)
 }
 
+/// Issues as the API has them.
 pub fn issues(issues: &[Issue]) -> Vec<Value> {
     let one = |issue: &Issue| {
-        let level = match issue.level {
-            IssueLevel::Error => "error",
-            IssueLevel::Warning => "warning",
-        };
+        let level = issue.level.name();
         json!({"file": issue.file, "providerId": issue.provider, "level": level, "message": issue.message})
     };
     issues.iter().map(one).collect()
@@ -181,13 +179,17 @@ pub fn issues(issues: &[Issue]) -> Vec<Value> {
 
 /// `DELETE /api/benches` and `/api/benches/{id}`: lets everybody, or one, play again at once.
 pub fn lift_benches(visit: Visit<'_>) -> Admission {
-    let benches = &mut visit.gateway.live.lock().benches;
-    if visit.rest.is_empty() {
-        return respond(visit, 200, &json!({"ok": true, "lifted": benches.lift_all(clock::now())}));
-    }
-    let lifted = visit.rest.parse().is_ok_and(|id| benches.lift(id));
-    if lifted {
-        return respond(visit, 200, &json!({"ok": true, "lifted": 1}));
+    let lifted = {
+        let benches = &mut visit.gateway.live.lock().benches;
+        match visit.rest {
+            "" => Some(benches.lift_all(clock::now())),
+            id => id.parse().is_ok_and(|id| benches.lift(id)).then_some(1),
+        }
+    };
+    if let Some(lifted) = lifted {
+        // A bench that comes back after a restart would not be lifted.
+        visit.gateway.store.save_soon();
+        return respond(visit, 200, &json!({"ok": true, "lifted": lifted}));
     }
     let message = "there is no bench of this id; GET /api/benches lists all of them";
     visit.answer(Answer::error(&ApiError::new(404, "not_found", message)))

@@ -124,81 +124,30 @@ impl Hasher for SlotHasher {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::base::text::Secret;
-    use crate::catalog::provider::{
-        Auth, Billing, Caps, Credits, LimitsSource, ModelSource, Paths, Quirks, Timeouts,
-    };
+    use crate::catalog::fixture;
+    use crate::catalog::provider::Credits;
+    use crate::catalog::slots::Slots;
 
     fn provider(limits_scope: LimitsScope) -> Provider {
-        Provider {
-            slot: Slot(0),
-            id: "acme".into(),
-            label: "Acme".into(),
-            docs: None,
-            console: None,
-            signup: None,
-            notes: None,
-            terms: None,
-            enabled: true,
-            priority: 50.0,
-            base_url: "http://127.0.0.1:1/v1".into(),
-            local: true,
-            auth: Auth::None,
-            keys: Vec::new(),
-            env_keys: Vec::new(),
-            missing_vars: Vec::new(),
-            limits: Limits { credits_per_request: Some(2.0), ..Limits::default() },
-            limits_scope,
-            limits_source: LimitsSource::Docs,
-            verified_on: None,
-            models_endpoint: None,
-            models_path: String::new(),
-            paths: Paths { chat: String::new(), embeddings: String::new(), completions: String::new() },
-            quirks: Quirks::default(),
-            timeouts: Timeouts { connect_ms: 1, first_byte_ms: 1, idle_ms: 1, total_ms: 1 },
-            headers: Vec::new(),
-            reset_zone: ResetZone::Fixed(0),
-            counts_max_tokens: false,
-            billing: Billing::FreeTier,
-            last_resort: false,
-            models: Vec::new(),
-        }
+        let file = json!({
+            "id": "acme",
+            "limits": {"creditsPerRequest": 2},
+            "models": [{"id": "big", "maxOutput": 8_000}],
+        });
+        Provider { limits_scope, ..fixture::provider(file, &mut Slots::default()) }
     }
 
     fn key() -> Key {
-        Key {
-            slot: Slot(1),
-            id: "acme:0a".into(),
-            secret: Secret::new(""),
-            masked: String::new(),
-            source: String::new(),
-            account: Slot(2),
-        }
+        let key = provider(LimitsScope::Key).keys.remove(0);
+        Key { slot: Slot(1), account: Slot(2), ..key }
     }
 
     fn model() -> Model {
-        Model {
-            slot: Slot(3),
-            id: "big".into(),
-            reference: "acme/big".into(),
-            label: String::new(),
-            aliases: Vec::new(),
-            context: None,
-            max_output: Some(8_000),
-            caps: Caps::CHAT,
-            priority: 50.0,
-            enabled: true,
-            limits: Limits::default(),
-            drop_params: Vec::new(),
-            credits: None,
-            tier: None,
-            rank: None,
-            paid_equivalent: None,
-            source: ModelSource::Declared,
-            dimensions: None,
-            standing: Default::default(),
-        }
+        let model = provider(LimitsScope::Key).models.remove(0);
+        Model { slot: Slot(3), ..model }
     }
 
     #[test]

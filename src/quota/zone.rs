@@ -1,5 +1,6 @@
 //! Calendar periods in a provider's own zone: which one an instant falls into, and when the next one begins. Pure
 //! arithmetic on milliseconds since 1970; no clock, no time zone database.
+use crate::base::calendar::{civil, days_from_civil};
 use crate::catalog::provider::ResetZone;
 
 /// A wall clock before this is one that has not been set: 2026-01-01, older than any release.
@@ -59,14 +60,6 @@ impl Period {
     }
 }
 
-/// An instant as `20261130T071500Z`, fit for a file name.
-pub fn utc_stamp(wall_ms: u64) -> String {
-    let (year, month, day) = civil(wall_ms as i64 / DAY_MS);
-    let of_day = wall_ms as i64 % DAY_MS;
-    let (hour, minute, second) = (of_day / HOUR_MS, of_day / MINUTE_MS % 60, of_day / SECOND_MS % 60);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
-}
-
 /// Local time minus UTC.
 fn offset_ms(zone: ResetZone, wall_ms: u64) -> i64 {
     match zone {
@@ -95,31 +88,6 @@ fn first_sunday(year: i64, month: i64) -> i64 {
     (first + (3 - first).rem_euclid(7)) * DAY_MS
 }
 
-/// Year, month (1 to 12) and day of a day number, where 0 is 1970-01-01, in the Gregorian calendar.
-///
-/// Years are counted from March, so that the leap day comes last and month lengths repeat in a fixed pattern.
-fn civil(day: i64) -> (i64, i64, i64) {
-    let since_march_0 = day + 719_468;
-    let era = since_march_0.div_euclid(146_097);
-    let of_era = since_march_0.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * of_year + 2) / 153;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    (year, month, of_year - (153 * march_month + 2) / 5 + 1)
-}
-
-/// The day number of a date; the inverse of [`civil`].
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    let march_year = year - i64::from(month <= 2);
-    let era = march_year.div_euclid(400);
-    let year_of_era = march_year.rem_euclid(400);
-    let march_month = (month + 9) % 12;
-    let of_year = (153 * march_month + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + of_year - 719_468
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,23 +97,6 @@ mod tests {
     /// Milliseconds of a UTC date and time.
     fn at(year: i64, month: i64, day: i64, hour: i64, minute: i64) -> u64 {
         (days_from_civil(year, month, day) * DAY_MS + hour * HOUR_MS + minute * MINUTE_MS) as u64
-    }
-
-    #[test]
-    fn dates_and_day_numbers_are_inverse() {
-        for day in -800_000..800_000 {
-            let (year, month, of_month) = civil(day);
-            assert_eq!(days_from_civil(year, month, of_month), day);
-        }
-        assert_eq!(civil(0), (1970, 1, 1));
-        assert_eq!(civil(19_782), (2024, 2, 29));
-        assert_eq!(civil(20_787), (2026, 11, 30));
-    }
-
-    #[test]
-    fn stamps_are_sortable_text() {
-        assert_eq!(utc_stamp(at(2026, 11, 30, 7, 15) + 9_999), "20261130T071509Z");
-        assert_eq!(utc_stamp(0), "19700101T000000Z");
     }
 
     #[test]

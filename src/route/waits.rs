@@ -4,6 +4,7 @@
 //! more than a week.
 use std::time::UNIX_EPOCH;
 
+use crate::base::calendar::days_from_civil;
 use crate::base::clock::Now;
 use crate::base::text::parse_duration_ms;
 use crate::quota::bench::BENCH_MAX_MS;
@@ -207,10 +208,7 @@ fn rfc3339_ms(text: &str) -> Option<u64> {
         }
         _ => return None,
     };
-    // Days since 1970: years are counted from March, so that the leap day comes last.
-    let march_year = year - i64::from(month <= 2);
-    let leap_days = march_year / 4 - march_year / 100 + march_year / 400;
-    let days = 365 * march_year + leap_days + (153 * ((month + 9) % 12) + 2) / 5 + day - 719_469;
+    let days = days_from_civil(year, month, day);
     let seconds = ((days * 24 + hour) * 60 + minute - east_minutes) * 60 + second;
     u64::try_from(seconds).ok().map(|seconds| seconds * 1_000)
 }

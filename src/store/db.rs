@@ -16,8 +16,8 @@ use rusqlite::{
 
 use super::Trouble;
 use super::row::{Row, RowKind, RowOutcome};
+use crate::base::calendar;
 use crate::base::text::fresh_id;
-use crate::quota::zone::utc_stamp;
 
 /// Numbered migrations: the database stands at version n when the first n have run.
 const MIGRATIONS: [&str; 1] = ["
@@ -447,7 +447,7 @@ const ASIDE: &str = ".damaged-";
 /// Moves a damaged database out of the way, under names that tell when; only the newest of several are kept. Tells the
 /// new name.
 pub fn set_aside(path: &Path, wall_ms: u64) -> io::Result<PathBuf> {
-    let stamp = utc_stamp(wall_ms);
+    let stamp = calendar::stamp(wall_ms);
     let aside = |file: &Path| {
         let mut name = file.as_os_str().to_owned();
         name.push(format!("{ASIDE}{stamp}"));
@@ -621,7 +621,7 @@ mod tests {
             .collect();
         left.sort_unstable();
         assert_eq!(left.len(), SET_ASIDE_MAX * 3);
-        let fourth = utc_stamp(1_796_000_000_000 + 3 * 86_400_000);
+        let fourth = calendar::stamp(1_796_000_000_000 + 3 * 86_400_000);
         assert!(left[0].ends_with(&fourth), "{left:?} from {fourth} on");
     }
 }

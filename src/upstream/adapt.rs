@@ -186,71 +186,21 @@ fn token_cap(body: &Body, facts: &ChatFacts, quirks: &Quirks, model: &Model, edi
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
 
     use super::*;
-    use crate::catalog::provider::*;
+    use crate::catalog::fixture;
+    use crate::catalog::provider::ToolIds;
+    use crate::catalog::slots::Slots;
 
     fn provider(quirks: Quirks) -> Provider {
-        Provider {
-            slot: Slot(0),
-            id: Arc::from("p"),
-            label: "P".into(),
-            docs: None,
-            console: None,
-            signup: None,
-            notes: None,
-            terms: None,
-            enabled: true,
-            priority: 50.0,
-            base_url: String::new(),
-            local: false,
-            auth: Auth::None,
-            keys: Vec::new(),
-            env_keys: Vec::new(),
-            missing_vars: Vec::new(),
-            limits: Limits::default(),
-            limits_scope: LimitsScope::Key,
-            limits_source: LimitsSource::Docs,
-            verified_on: None,
-            models_endpoint: None,
-            models_path: String::new(),
-            paths: Paths { chat: String::new(), embeddings: String::new(), completions: String::new() },
-            quirks,
-            timeouts: Timeouts { connect_ms: 1, first_byte_ms: 1, idle_ms: 1, total_ms: 1 },
-            headers: Vec::new(),
-            reset_zone: ResetZone::Fixed(0),
-            counts_max_tokens: false,
-            billing: Billing::Free,
-            last_resort: false,
-            models: Vec::new(),
-        }
+        let model = json!({"id": "@cf/meta/llama", "maxOutput": 4_096, "dropParams": ["top_k"]});
+        let file = json!({"id": "p", "label": "P", "models": [model]});
+        Provider { quirks, ..fixture::provider(file, &mut Slots::default()) }
     }
 
     fn model() -> Model {
-        Model {
-            slot: Slot(0),
-            id: Arc::from("@cf/meta/llama"),
-            reference: Arc::from("p/@cf/meta/llama"),
-            label: String::new(),
-            aliases: Vec::new(),
-            context: None,
-            max_output: Some(4_096),
-            caps: Caps::CHAT,
-            priority: 50.0,
-            enabled: true,
-            limits: Limits::default(),
-            drop_params: vec!["top_k".into()],
-            credits: None,
-            tier: None,
-            rank: None,
-            paid_equivalent: None,
-            source: ModelSource::Declared,
-            dimensions: None,
-            standing: Standing::Free,
-        }
+        provider(Quirks::default()).models.remove(0)
     }
 
     const MESSAGES: &str = r#""messages":[{"role":"user","content":"hi"}]"#;

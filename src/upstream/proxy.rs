@@ -8,6 +8,7 @@ use ureq::http::Uri;
 
 use crate::base::base64;
 use crate::base::text::{Secret, percent_decode};
+use crate::catalog::address::is_local;
 
 /// An HTTP proxy, named by the variable that gave it: messages name no host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,22 +86,9 @@ impl Proxies {
             .trim_end_matches('.')
             .to_ascii_lowercase();
         let address = host.parse::<IpAddr>().ok().map(|address| address.to_canonical());
-        let direct = is_near(&host, address)
-            || self.except.iter().any(|exception| exception.covers(&host, address, port));
+        let direct =
+            is_local(&host) || self.except.iter().any(|exception| exception.covers(&host, address, port));
         (!direct).then_some(proxy)
-    }
-}
-
-/// Domains that never leave the machine or the house.
-const NEAR_DOMAINS: [&str; 5] = [".localhost", ".local", ".lan", ".home.arpa", ".internal"];
-
-/// Whether `host` is this machine or on a private network, as far as its name tells.
-fn is_near(host: &str, address: Option<IpAddr>) -> bool {
-    match address {
-        Some(IpAddr::V4(v4)) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
-        Some(IpAddr::V6(v6)) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
-        // A name without a dot is the neighbour's, or a container's.
-        None => !host.contains('.') || NEAR_DOMAINS.iter().any(|domain| host.ends_with(domain)),
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::watch::Current;
+use crate::catalog::address::is_never_called;
 use crate::wire::exchange::{Fault, FaultKind};
 
 /// How long an answer is used without asking again.
@@ -193,32 +194,6 @@ impl fmt::Debug for Resolver {
 fn blocked(call: &Current) -> Fault {
     let message = "its name leads to a link-local or cloud metadata address, which is never called";
     call.fault(FaultKind::BlockedAddress, message)
-}
-
-/// Link-local addresses and those at which clouds hand out credentials, also when wrapped into IPv6.
-fn is_never_called(address: IpAddr) -> bool {
-    /// Alibaba, and Oracle's.
-    const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
-    /// Amazon and Google.
-    const METADATA_V6: [Ipv6Addr; 2] = [
-        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-        Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-    ];
-    match address.to_canonical() {
-        IpAddr::V4(v4) => v4.is_link_local() || METADATA_V4.contains(&v4),
-        IpAddr::V6(v6) => {
-            let wrapped = match v6.segments() {
-                // NAT64 and 6to4.
-                [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
-                    Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
-                }
-                _ => None,
-            };
-            v6.is_unicast_link_local()
-                || METADATA_V6.contains(&v6)
-                || wrapped.is_some_and(|v4| is_never_called(IpAddr::V4(v4)))
-        }
-    }
 }
 
 #[cfg(test)]

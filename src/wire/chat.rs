@@ -12,7 +12,7 @@ use super::tally::Tally;
 /// Longest model string. Names are compared with every name there is, so they must not be unbounded.
 pub const MODEL_MAX: usize = 512;
 /// Most entries of `models`.
-const MODELS_MAX: usize = 64;
+pub const MODELS_MAX: usize = 64;
 /// Longest session id.
 const SESSION_MAX: usize = 256;
 /// Most stop strings: what every OpenAI-compatible provider takes. A list that is cut in silence would change what the

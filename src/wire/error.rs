@@ -94,18 +94,13 @@ impl ApiError {
         self.retry_after_ms.map(|ms| ms.div_ceil(1000).max(1))
     }
 
-    /// The JSON body.
+    /// The JSON body, or the data of the one event that ends a stream which cannot be finished.
     pub fn body(&self) -> Vec<u8> {
         let mut body = json!({"error": self.inner()});
         if !self.freeway.is_empty() {
             body["freeway"] = Value::Object(self.freeway.clone());
         }
         body.to_string().into_bytes()
-    }
-
-    /// The payload of the one event that ends a stream which cannot be finished.
-    pub fn event(&self) -> Vec<u8> {
-        self.body()
     }
 
     fn inner(&self) -> Value {

@@ -14,13 +14,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use super::client::{Accept, Call, Client, ClientConfig, Method, Reply};
 use super::cut::Cut;
 use super::watch::Watch;
 use crate::base::text::Secret;
-use crate::catalog::provider::{
-    Auth, Billing, Key, Limits, LimitsScope, LimitsSource, Paths, Provider, Quirks, ResetZone, Slot, Timeouts,
-};
+use crate::catalog::fixture;
+use crate::catalog::provider::{Auth, Key, Provider, Slot};
+use crate::catalog::slots::Slots;
 use crate::wire::exchange::Fault;
 
 /// Longer than anything takes, shorter than a stuck test is worth.
@@ -103,43 +105,11 @@ fn wait_for_leave(stream: &mut TcpStream) {
 }
 
 fn provider(base_url: &str) -> Provider {
-    Provider {
-        slot: Slot(0),
-        id: "acme".into(),
-        label: "Acme".into(),
-        docs: None,
-        console: None,
-        signup: None,
-        notes: None,
-        terms: None,
-        enabled: true,
-        priority: 0.0,
-        base_url: base_url.into(),
-        local: true,
-        auth: Auth::Bearer { prefix: "Bearer ".into() },
-        keys: vec![key()],
-        env_keys: Vec::new(),
-        missing_vars: Vec::new(),
-        limits: Limits::default(),
-        limits_scope: LimitsScope::Key,
-        limits_source: LimitsSource::Docs,
-        verified_on: None,
-        models_endpoint: None,
-        models_path: "data[].id".into(),
-        paths: Paths {
-            chat: "/chat/completions".into(),
-            embeddings: String::new(),
-            completions: String::new(),
-        },
-        quirks: Quirks::default(),
-        timeouts: Timeouts { connect_ms: 5_000, first_byte_ms: 5_000, idle_ms: 5_000, total_ms: 5_000 },
-        headers: Vec::new(),
-        reset_zone: ResetZone::Fixed(0),
-        counts_max_tokens: false,
-        billing: Billing::Free,
-        last_resort: false,
-        models: Vec::new(),
-    }
+    let timeouts = json!({"connectMs": 5_000, "firstByteMs": 5_000, "idleMs": 5_000, "totalMs": 5_000});
+    let file = json!({"id": "acme", "modelsEndpoint": null, "timeouts": timeouts});
+    let made = fixture::provider(file, &mut Slots::default());
+    // Put in afterwards, because some tests use addresses that no file may name.
+    Provider { base_url: base_url.into(), keys: vec![key()], ..made }
 }
 
 fn key() -> Key {
