@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::base::clock;
 use crate::discover::{self, Which};
+use crate::logger;
 use crate::relay::gateway::Gateway;
 
 /// What the main thread is told to do.
@@ -27,12 +28,14 @@ const ORDERS_MAX: usize = 16;
 /// Both ends of the way to the main thread.
 pub struct Orders(Sender<Order>, Receiver<Order>);
 
+/// A new way to the main thread.
 pub fn orders() -> Orders {
     let (sender, receiver) = bounded(ORDERS_MAX);
     Orders(sender, receiver)
 }
 
 impl Orders {
+    /// The end for whoever gives orders.
     pub fn sender(&self) -> Sender<Order> {
         self.0.clone()
     }
@@ -41,15 +44,19 @@ impl Orders {
 /// A job and how often it runs.
 struct Job {
     name: &'static str,
+    first: Duration,
     period: Duration,
     run: fn(&Arc<Gateway>, &mut Memory),
 }
 
-/// Every job.
+const FILES_EVERY: Duration = Duration::from_secs(5);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Every job. Discovery begins at once: a provider without declared models serves nothing before it.
 const JOBS: [Job; 3] = [
-    Job { name: "watch files", period: Duration::from_secs(5), run: watch_files },
-    Job { name: "discover models", period: Duration::from_secs(60), run: discover_models },
-    Job { name: "close idle connections", period: Duration::from_secs(60), run: close_idle },
+    Job { name: "watch files", first: FILES_EVERY, period: FILES_EVERY, run: watch_files },
+    Job { name: "discover models", first: Duration::ZERO, period: MINUTE, run: discover_models },
+    Job { name: "close idle connections", first: MINUTE, period: MINUTE, run: close_idle },
 ];
 
 /// What jobs remember from one run to the next.
@@ -60,10 +67,7 @@ struct Memory {
 /// Runs the jobs until told to stop.
 pub fn run(gateway: &Arc<Gateway>, orders: &Orders) {
     let mut memory = Memory { files: fingerprint(gateway) };
-    // Discovery begins at once: a provider without declared models serves nothing before it.
-    let mut due = JOBS.map(|job| {
-        clock::instant() + if job.name == "discover models" { Duration::ZERO } else { job.period }
-    });
+    let mut due = JOBS.map(|job| clock::instant() + job.first);
     loop {
         let next = due.iter().min().copied().unwrap_or_else(clock::instant);
         match orders.1.recv_deadline(next) {
@@ -94,18 +98,13 @@ pub fn run(gateway: &Arc<Gateway>, orders: &Orders) {
 fn reload(gateway: &Arc<Gateway>, why: &str) {
     match gateway.reload() {
         Ok(snapshot) => {
+            logger::start(snapshot.settings.log.level);
             log::info!("files read again: {why}");
-            for issue in &snapshot.issues {
-                log::warn!("{}: {}", issue.file, issue.message);
-            }
+            logger::loaded(&snapshot);
             // A provider that just got its key may have no models yet.
             discover::start(gateway, Which::Due);
         }
-        Err(issues) => {
-            for issue in issues {
-                log::error!("{}: {}", issue.file, issue.message);
-            }
-        }
+        Err(issues) => logger::issues(&issues),
     }
 }
 
@@ -148,6 +147,6 @@ fn close_idle(gateway: &Arc<Gateway>, _: &mut Memory) {
 }
 
 /// Model lists that are missing or old.
-fn discover_models(gateway: &Arc<Gateway>, _memory: &mut Memory) {
+fn discover_models(gateway: &Arc<Gateway>, _: &mut Memory) {
     discover::start(gateway, Which::Due);
 }

@@ -4,7 +4,9 @@ use std::io::{IsTerminal, Write};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
+use crate::catalog::load::Snapshot;
 use crate::catalog::settings::LogLevel;
+use crate::catalog::{Issue, IssueLevel};
 
 /// Begins to write lines of `level` and above. Later calls change the level.
 pub fn start(level: LogLevel) {
@@ -28,6 +30,31 @@ pub fn say(text: &str) {
 /// Writes to standard error whatever the level.
 pub fn complain(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Logs what is wrong with the files, each issue at its own level.
+pub fn issues(issues: &[Issue]) {
+    for issue in issues {
+        let level = match issue.level {
+            IssueLevel::Error => Level::Error,
+            IssueLevel::Warning => Level::Warn,
+        };
+        log::log!(level, "{}: {}", issue.file, issue.message);
+    }
+}
+
+/// Logs what a load found: its issues, and how many providers can be called.
+pub fn loaded(snapshot: &Snapshot) {
+    issues(&snapshot.issues);
+    let providers = &snapshot.catalog.providers;
+    let ready = providers.iter().filter(|provider| provider.enabled && provider.configured()).count();
+    if ready == 0 {
+        log::warn!(
+            "no provider has a key yet: put one into .env (`freeway init` makes one to fill in), or try `freeway serve --demo`"
+        );
+    } else {
+        log::info!("{ready} of {} providers are configured", providers.len());
+    }
 }
 
 struct Stderr {

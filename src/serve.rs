@@ -10,10 +10,10 @@ use signal_hook::iterator::Signals;
 
 use crate::base::clock;
 use crate::catalog::env::{self, Variables};
-use crate::catalog::load::{self, Inputs, Snapshot};
+use crate::catalog::load::{self, Inputs};
 use crate::catalog::settings::ServerSettings;
 use crate::catalog::slots::Slots;
-use crate::catalog::{Issue, IssueLevel, boxfile};
+use crate::catalog::{Issue, boxfile};
 use crate::demo::Demo;
 use crate::http::routes;
 use crate::http::server::Server;
@@ -137,7 +137,7 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
         return Err(Refusal::config(problem));
     }
     logger::start(snapshot.settings.log.level);
-    report(&snapshot);
+    logger::loaded(&snapshot);
     let mut live = Live::new();
     let useless = state::restore(&saved, &mut live.ledger, &mut live.benches, &mut slots, clock::now());
     store.forget(useless);
@@ -218,28 +218,6 @@ fn save_state_of(gateway: &Arc<Gateway>) {
         });
         taken.into_changes()
     }));
-}
-
-fn report(snapshot: &Snapshot) {
-    for issue in &snapshot.issues {
-        log::log!(level(issue), "{}: {}", issue.file, issue.message);
-    }
-    let providers = &snapshot.catalog.providers;
-    let ready = providers.iter().filter(|provider| provider.enabled && provider.configured()).count();
-    if ready == 0 {
-        log::warn!(
-            "no provider has a key yet: set one in .env (see .env.example), or try `freeway serve --demo`"
-        );
-    } else {
-        log::info!("{ready} of {} providers are configured", providers.len());
-    }
-}
-
-fn level(issue: &Issue) -> log::Level {
-    match issue.level {
-        IssueLevel::Error => log::Level::Error,
-        IssueLevel::Warning => log::Level::Warn,
-    }
 }
 
 fn lines(issues: &[Issue]) -> String {

@@ -137,6 +137,11 @@ fn tell(paths: &Paths, snapshot: &Snapshot, json: bool, world: &mut World<'_>) -
     if let Some(refusal) = &refusal {
         world.say(format!("error: {refusal}"));
     }
+    if ready == 0 {
+        world.say(
+            "hint: no provider has a key yet; `freeway provider list` says what to set and where to get one",
+        );
+    }
     world.say(if ok { "\nok" } else { "\nnot ok" });
     if ok { DONE } else { FAILED }
 }

@@ -17,7 +17,7 @@ pub const HELP: &str = "\
 usage: freeway init [--lan] [--json]
 
   Makes a key for your apps and a .env to put provider keys into, and says what to type into an app.
-  What is there already stays as it is.
+  What is there already stays as it is. Once there is a key, every app needs one, on this machine too.
 
   --lan   also listen for other machines of this network, and make an admin key
   --json  tell it as JSON
@@ -61,6 +61,8 @@ struct Done {
     key: Option<String>,
     admin_key: Option<String>,
     base_url: String,
+    /// Whether only this machine can call.
+    loopback: bool,
     wrote: Vec<String>,
     env_file: String,
 }
@@ -89,9 +91,10 @@ fn set_up(paths: &Paths, settings: &Settings, lan: bool) -> Result<Done, String>
     } else {
         None
     };
-    let host = if opens || !is_loopback(&settings.host) { own_address() } else { "127.0.0.1".into() };
+    let loopback = !opens && is_loopback(&settings.host);
+    let host = if loopback { "127.0.0.1".into() } else { own_address() };
     let base_url = format!("http://{host}:{}/v1", settings.port);
-    Ok(Done { key, admin_key, base_url, wrote, env_file: paths.env_file.display().to_string() })
+    Ok(Done { key, admin_key, base_url, loopback, wrote, env_file: paths.env_file.display().to_string() })
 }
 
 /// Makes `.env` if there is none, and adds lines to it. Returns whether anything was written.
@@ -142,7 +145,8 @@ fn tell(done: &Done, json: bool, world: &mut World<'_>) {
     for file in &done.wrote {
         world.say(format!("wrote {file}"));
     }
-    world.say("\nType this into your app (it must speak to an OpenAI-compatible server):\n");
+    let gap = if done.wrote.is_empty() { "" } else { "\n" };
+    world.say(format!("{gap}Type this into your app (it must speak to an OpenAI-compatible server):\n"));
     world.say(format!("  base URL  {}", done.base_url));
     match &done.key {
         Some(key) => world.say(format!("  API key   {key}   (shown this once)")),
@@ -150,7 +154,10 @@ fn tell(done: &Done, json: bool, world: &mut World<'_>) {
     }
     world.say("  model     auto");
     if let Some(key) = &done.admin_key {
-        world.say(format!("\nAdmin key, never for an app: {key}"));
+        world.say(format!("\nAdmin key, never for an app: {key}   (also in {})", done.env_file));
+    }
+    if !done.loopback {
+        world.say("\nKeys and prompts cross your network unencrypted. Beyond a network that you trust, put a TLS proxy in front.");
     }
     world.say(format!(
         "\nNext: put the provider keys you have into {}, then run `freeway serve`.",

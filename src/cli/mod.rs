@@ -17,6 +17,7 @@ pub mod init;
 pub mod provider;
 pub mod verify;
 
+/// Exit statuses: it is done, it could not be done, it was not understood.
 pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
@@ -37,15 +38,18 @@ impl World<'_> {
         let _ = writeln!(self.out, "{}", text.as_ref());
     }
 
+    /// Writes JSON to standard output.
     pub fn say_json(&mut self, value: &Value) {
         let text = serde_json::to_string_pretty(value).unwrap_or_default();
         self.say(text);
     }
 
+    /// Writes to standard error.
     pub fn complain(&mut self, text: impl AsRef<str>) {
         let _ = writeln!(self.err, "{}", text.as_ref());
     }
 
+    /// Where everything is, by the variables and `.env`.
     pub fn paths(&self) -> Paths {
         env::places(&self.process, &self.current)
     }
@@ -89,7 +93,7 @@ usage: freeway COMMAND [ARGUMENTS]
   provider   list, add, verify and refresh providers
   version    say which version this is
 
-`freeway COMMAND --help` tells more, with examples. All commands but serve take --json.
+`freeway COMMAND --help` tells more, with examples. What a program may want to read comes as JSON with --json.
 
 exit status: 0 done, 1 failed, 2 not understood";
 

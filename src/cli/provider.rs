@@ -23,7 +23,7 @@ usage: freeway provider list [--json]
        freeway provider verify ID [--validate] [--json]
        freeway provider refresh [ID...] [--json]
 
-  list      every provider, and what it lacks
+  list      every provider, what it lacks, and where to get a key
   new       writes providers/ID.json to fill in
   verify    checks the file, the variables and every key against the provider;
             --validate also asks each model for a few tokens
@@ -136,11 +136,14 @@ fn state(provider: &Provider) -> String {
     if !provider.enabled {
         return "switched off in its file".into();
     }
-    match provider.config_error() {
-        Some(error) => error,
-        None if provider.models.is_empty() => "ready, no models yet: run `freeway provider refresh`".into(),
-        None if provider.models.iter().all(|model| !model.enabled) => "no model may be used".into(),
-        None => "ready".into(),
+    match (provider.config_error(), &provider.signup) {
+        (Some(error), Some(place)) if provider.keys.is_empty() => format!("{error}; get one at {place}"),
+        (Some(error), _) => error,
+        (None, _) if provider.models.is_empty() => {
+            "ready, no models yet: run `freeway provider refresh`".into()
+        }
+        (None, _) if provider.models.iter().all(|model| !model.enabled) => "no model may be used".into(),
+        (None, _) => "ready".into(),
     }
 }
 
