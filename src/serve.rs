@@ -26,6 +26,7 @@ use crate::store::{History, Opened, Store, state};
 use crate::upstream::client::{Client, ClientConfig};
 use crate::upstream::proxy::Proxies;
 
+/// What `freeway serve --help` says.
 pub const HELP: &str = "\
 usage: freeway serve [--demo] [--root FOLDER] [--host ADDRESS] [--port NUMBER]
 

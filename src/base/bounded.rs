@@ -54,10 +54,12 @@ impl<K: Hash + Eq + Clone, V> LruMap<K, V> {
         self.entries.remove(key).map(|(_, value)| value)
     }
 
+    /// How many entries it holds.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
+    /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

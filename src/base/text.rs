@@ -12,6 +12,7 @@ use super::rng::Rng;
 pub struct Secret(Box<str>);
 
 impl Secret {
+    /// Wraps a credential.
     pub fn new(text: impl Into<Box<str>>) -> Secret {
         Secret(text.into())
     }

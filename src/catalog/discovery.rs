@@ -23,6 +23,7 @@ pub struct Discovered {
     pub lists: BTreeMap<String, DiscoveredList>,
 }
 
+/// One fetched list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiscoveredList {
     /// Milliseconds since 1970.

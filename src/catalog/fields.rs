@@ -17,14 +17,17 @@ pub struct Findings {
 }
 
 impl Findings {
+    /// Nothing found yet in `file`.
     pub fn new(file: &str) -> Findings {
         Findings { file: file.into(), provider: None, issues: Vec::new() }
     }
 
+    /// Adds an issue.
     pub fn add(&mut self, level: IssueLevel, message: String) {
         self.issues.push(Issue { file: self.file.clone(), provider: self.provider.clone(), level, message });
     }
 
+    /// Whether anything found refuses the file.
     pub fn has_errors(&self) -> bool {
         self.issues.iter().any(|issue| issue.level == IssueLevel::Error)
     }
@@ -40,14 +43,17 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    /// The fields of `map`, which stands at `path`.
     pub fn new(map: &'a Map<String, Value>, path: String, findings: &'a RefCell<Findings>) -> Fields<'a> {
         Fields { map, path, findings, asked: RefCell::default() }
     }
 
+    /// Reports an error of one field.
     pub fn error(&self, name: &str, message: impl AsRef<str>) {
         self.report(IssueLevel::Error, name, message.as_ref());
     }
 
+    /// Reports a warning about one field.
     pub fn warn(&self, name: &str, message: impl AsRef<str>) {
         self.report(IssueLevel::Warning, name, message.as_ref());
     }
@@ -72,6 +78,7 @@ impl<'a> Fields<'a> {
         self.map.get(name)
     }
 
+    /// The value, where `null` counts as absent.
     pub fn value(&self, name: &'static str) -> Option<&'a Value> {
         self.raw(name).filter(|value| !value.is_null())
     }
@@ -96,10 +103,12 @@ impl<'a> Fields<'a> {
         text
     }
 
+    /// [`Fields::text`], owned.
     pub fn owned(&self, name: &'static str) -> Option<String> {
         self.text(name).map(str::to_owned)
     }
 
+    /// A boolean.
     pub fn flag(&self, name: &'static str) -> Option<bool> {
         let value = self.value(name)?;
         let flag = value.as_bool();
@@ -167,6 +176,7 @@ impl<'a> Fields<'a> {
         self.texts_of(name, value)
     }
 
+    /// [`Fields::texts`] of a value that stands under a free name.
     pub fn texts_of(&self, name: &str, value: &Value) -> Vec<String> {
         let Some(items) = value.as_array() else {
             self.error(name, format!("must be a list of texts (it is {})", shown(value)));
@@ -195,6 +205,7 @@ impl<'a> Fields<'a> {
         map
     }
 
+    /// A nested object.
     pub fn object(&self, name: &'static str) -> Option<Fields<'a>> {
         let map = self.members(name)?;
         Some(Fields::new(map, format!("{}{name}.", self.path), self.findings))

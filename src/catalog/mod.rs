@@ -51,10 +51,12 @@ pub struct ModelIx {
 }
 
 impl Catalog {
+    /// The provider of a model.
     pub fn provider(&self, at: ModelIx) -> &Provider {
         &self.providers[usize::from(at.provider)]
     }
 
+    /// The model itself.
     pub fn model(&self, at: ModelIx) -> &Model {
         &self.provider(at).models[usize::from(at.model)]
     }

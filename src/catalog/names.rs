@@ -116,6 +116,7 @@ const MEASURED_MAX: usize = 64;
 const LIKENESS_MIN: f64 = 0.2;
 
 impl Names {
+    /// Indexes a catalog.
     pub fn new(catalog: &Catalog) -> Names {
         let mut entries: Vec<Entry> = catalog.all().map(|at| entry(catalog, at)).collect();
         entries.sort_by(|a, b| {

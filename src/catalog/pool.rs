@@ -21,6 +21,7 @@ const FINGERPRINT_BYTES: usize = 8;
 pub struct Fingerprints(hmac::Key);
 
 impl Fingerprints {
+    /// Names keys by the secret of this box.
     pub fn new(box_key: &[u8; 32]) -> Fingerprints {
         Fingerprints(hmac::Key::new(hmac::HMAC_SHA256, box_key))
     }

@@ -221,10 +221,12 @@ impl Caps {
         ("long-context", Caps::LONG_CONTEXT),
     ];
 
+    /// Both together.
     pub const fn with(self, other: Caps) -> Caps {
         Caps(self.0 | other.0)
     }
 
+    /// Whether all of `all` are among them.
     pub const fn has(self, all: Caps) -> bool {
         self.0 & all.0 == all.0
     }
@@ -234,10 +236,12 @@ impl Caps {
         Caps(self.0 & !offered.0)
     }
 
+    /// The capability of a name.
     pub fn by_name(name: &str) -> Option<Caps> {
         Caps::NAMES.iter().find(|(known, _)| *known == name).map(|(_, cap)| *cap)
     }
 
+    /// The names of all of them.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Caps::NAMES.into_iter().filter(move |(_, cap)| self.has(*cap)).map(|(name, _)| name)
     }
@@ -264,6 +268,7 @@ pub enum Metric {
 }
 
 impl Metric {
+    /// Every metric.
     pub const ALL: [Metric; 11] = [
         Metric::Rps,
         Metric::Rpm,

@@ -40,6 +40,7 @@ pub struct Settings {
     pub log: LogSettings,
 }
 
+/// In which order candidates are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
     Priority,
@@ -57,6 +58,7 @@ impl Strategy {
         ("fastest", Strategy::Fastest),
     ];
 
+    /// The strategy of a name, in any case.
     pub fn by_name(name: &str) -> Option<Strategy> {
         Strategy::NAMES
             .iter()
@@ -64,6 +66,7 @@ impl Strategy {
             .map(|(_, strategy)| *strategy)
     }
 
+    /// Its name.
     pub fn name(self) -> &'static str {
         Strategy::NAMES.iter().find(|(_, known)| *known == self).map_or("priority", |(name, _)| name)
     }
@@ -101,12 +104,14 @@ pub struct ClientKey {
     pub sha256: [u8; 32],
 }
 
+/// A named order of model strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     pub models: Vec<String>,
     pub strategy: Option<Strategy>,
 }
 
+/// `server.*`: how many, how large, how long.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// Upstream calls at once.
@@ -130,6 +135,7 @@ pub struct ServerSettings {
     pub stop_ms: u64,
 }
 
+/// `failover.*`.
 #[derive(Clone, Debug)]
 pub struct FailoverSettings {
     /// From admission to the commit.
@@ -138,12 +144,14 @@ pub struct FailoverSettings {
     pub bench: BTreeMap<String, BenchSteps>,
 }
 
+/// How long benches of one kind are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchSteps {
     pub first_ms: u64,
     pub cap_ms: u64,
 }
 
+/// `stream.*`.
 #[derive(Clone, Debug)]
 pub struct StreamSettings {
     /// After this headers and keep-alive comments may go out before the first delta.
@@ -152,6 +160,7 @@ pub struct StreamSettings {
     pub keep_alive_ms: u64,
 }
 
+/// `discovery.*`.
 #[derive(Clone, Debug)]
 pub struct DiscoverySettings {
     pub enabled: bool,
@@ -159,11 +168,13 @@ pub struct DiscoverySettings {
     pub ttl_ms: u64,
 }
 
+/// `log.*`.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
     pub level: LogLevel,
 }
 
+/// The least important lines that are still logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     Error,

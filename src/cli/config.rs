@@ -10,6 +10,7 @@ use crate::catalog::load::Snapshot;
 use crate::catalog::names::{How, Kind};
 use crate::catalog::{Issue, IssueLevel, config, example, table};
 
+/// What `freeway config --help` says.
 pub const HELP: &str = "\
 usage: freeway config check [--json]
        freeway config settings | example
@@ -23,6 +24,7 @@ examples:
   freeway config check --json | jq .issues
   freeway config example > .env";
 
+/// Runs the command.
 pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
     let mut parser = lexopt::Parser::from_args(args);
     let (mut action, mut json) = (None, false);

@@ -13,6 +13,7 @@ use crate::catalog::env::Paths;
 use crate::catalog::settings::{Settings, is_loopback};
 use crate::catalog::{boxfile, clients, example};
 
+/// What `freeway init --help` says.
 pub const HELP: &str = "\
 usage: freeway init [--lan] [--json]
 
@@ -29,6 +30,7 @@ examples:
 /// The name of the first client key.
 const FIRST_CLIENT: &str = "first";
 
+/// Runs the command.
 pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
     let mut parser = lexopt::Parser::from_args(args);
     let (mut lan, mut json) = (false, false);

@@ -16,6 +16,7 @@ use crate::upstream::client::{Client, ClientConfig};
 use crate::upstream::probe;
 use crate::upstream::proxy::Proxies;
 
+/// What `freeway provider --help` says.
 pub const HELP: &str = "\
 usage: freeway provider list [--json]
        freeway provider new ID [--url URL] [--env NAME] [--auth bearer|header|query|none]
@@ -52,6 +53,7 @@ struct Line {
     label: Option<String>,
 }
 
+/// Runs the command.
 pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
     let mut parser = lexopt::Parser::from_args(args);
     let mut line = Line::default();

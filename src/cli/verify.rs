@@ -70,6 +70,7 @@ impl Report {
     }
 }
 
+/// Runs `freeway provider verify`; with `validate` each model is asked, too.
 pub fn run(id: &str, validate: bool, json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
     let paths = world.paths();
     let mut report = Report::default();

@@ -80,6 +80,7 @@ pub struct Framing {
 }
 
 impl Framing {
+    /// The form that this head asks for.
     pub fn of(head: &Head) -> Framing {
         Framing { version: head.version, head_only: head.method() == "HEAD", keep: head.keep_alive }
     }

@@ -22,6 +22,7 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// A budget of which nothing is used.
     pub fn new(max_bytes: usize) -> Arc<Budget> {
         Arc::new(Budget { max_bytes, used_bytes: Mutex::new(0), freed: Condvar::new() })
     }
@@ -33,6 +34,7 @@ impl Budget {
         others + bytes <= self.max_bytes - kept
     }
 
+    /// What all bodies hold now.
     pub fn used_bytes(&self) -> usize {
         *self.used_bytes.lock()
     }

@@ -59,6 +59,7 @@ pub enum Outcome {
 }
 
 impl Flight {
+    /// One that has not ended.
     pub fn new() -> Arc<Flight> {
         Arc::new(Flight { cut: Cut::new(), outcome: Mutex::new(None), landed: Condvar::new() })
     }
@@ -67,6 +68,7 @@ impl Flight {
         &self.cut
     }
 
+    /// How it ended, if it has.
     pub fn outcome(&self) -> Option<Outcome> {
         *self.outcome.lock()
     }
@@ -117,6 +119,7 @@ impl Exchange {
         Exchange(self.0.take())
     }
 
+    /// The connection to answer on.
     pub fn line(&self) -> &Line {
         &self.open().line
     }
@@ -131,10 +134,12 @@ impl Exchange {
         Framing { keep: open.framing.keep && !open.line.is_stopping(), ..open.framing }
     }
 
+    /// Changes the form of the answer, before any of it is sent.
     pub fn set_framing(&mut self, framing: Framing) {
         self.0.as_mut().expect(HELD).framing = framing;
     }
 
+    /// Whether the answer can no longer become whole.
     pub fn has_failed(&self) -> bool {
         self.open().failed
     }

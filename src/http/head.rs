@@ -26,6 +26,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// A refusal with its status, code and message.
     pub const fn new(status: u16, code: &'static str, message: &'static str) -> Refusal {
         Refusal { status, code, message }
     }
@@ -45,6 +46,7 @@ impl Refusal {
         Refusal::new(503, "overloaded", message)
     }
 
+    /// The error that the client is told.
     pub fn to_error(self) -> ApiError {
         let error = ApiError::new(self.status, self.code, self.message);
         if self.status == 503 { error.retry_after(1000) } else { error }
@@ -59,6 +61,7 @@ pub enum Length {
     Chunked,
 }
 
+/// The versions that are spoken here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     Http10,
@@ -85,6 +88,7 @@ pub struct Head {
 }
 
 impl Head {
+    /// The method as sent.
     pub fn method(&self) -> &str {
         self.slice(&self.method)
     }

@@ -54,6 +54,7 @@ pub struct Seat {
 }
 
 impl Registry {
+    /// An empty list under these caps.
     pub fn new(connections_max: usize, per_address_max: usize) -> Arc<Registry> {
         Arc::new(Registry {
             connections_max,
@@ -69,10 +70,12 @@ impl Registry {
         self.seats.lock().lines.contains_key(ends)
     }
 
+    /// How many connections there are.
     pub fn len(&self) -> usize {
         self.seats.lock().lines.len()
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -158,10 +161,12 @@ impl Registry {
 }
 
 impl Seat {
+    /// The ends of its connection.
     pub fn ends(&self) -> Ends {
         self.ends
     }
 
+    /// The list that it is a place of.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }

@@ -20,6 +20,7 @@ pub enum Caller {
 }
 
 impl Caller {
+    /// The name under which its requests are logged.
     pub fn name(&self) -> Option<Arc<str>> {
         match self {
             Caller::Open => None,

@@ -40,6 +40,7 @@ const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 
 impl Cause {
+    /// Every cause.
     pub const ALL: [Cause; 8] = [
         Cause::Auth,
         Cause::Credit,
@@ -65,6 +66,7 @@ impl Cause {
         }
     }
 
+    /// The cause of a name.
     pub fn by_name(name: &str) -> Option<Cause> {
         Cause::ALL.into_iter().find(|cause| cause.name() == name)
     }
@@ -116,6 +118,7 @@ pub struct Bench {
 }
 
 impl Bench {
+    /// Whether it holds now.
     pub fn active(&self, now: Now) -> bool {
         now.mono_ms < self.until_ms
     }
@@ -143,6 +146,7 @@ pub struct Benches {
 }
 
 impl Benches {
+    /// Nobody is benched.
     pub fn new() -> Benches {
         Benches::default()
     }

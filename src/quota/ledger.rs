@@ -125,6 +125,7 @@ pub(super) struct Outputs {
 }
 
 impl Ledger {
+    /// A ledger that has counted nothing.
     pub fn new() -> Ledger {
         Ledger::default()
     }

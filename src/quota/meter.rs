@@ -46,6 +46,7 @@ pub struct Held {
     pub credit_parts: u64,
 }
 
+/// What was counted of one metric in one window.
 #[derive(Clone, Debug)]
 pub struct Counter {
     pub metric: Metric,
@@ -54,6 +55,7 @@ pub struct Counter {
     pub window: Window,
 }
 
+/// The two kinds of window.
 #[derive(Clone, Debug)]
 pub enum Window {
     Rolling(Rolling),
@@ -87,6 +89,7 @@ pub struct Rule {
     pub max: u64,
 }
 
+/// Which period a limit counts over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     Rolling { span_ms: u64 },
@@ -114,6 +117,7 @@ pub const fn measure(metric: Metric) -> (Unit, Period) {
 }
 
 impl Rule {
+    /// The rule of one limit.
     pub fn of(metric: Metric, limit: Limit) -> Rule {
         let (unit, period) = measure(metric);
         let whole = if unit == Unit::Credits { limit.amount * CREDIT } else { limit.amount };
@@ -174,6 +178,7 @@ impl Rule {
         shown(self.unit, amount)
     }
 
+    /// Whether a counter counts what this rule limits.
     pub fn is(&self, counter: &Counter) -> bool {
         counter.metric == self.metric
             && match (&counter.window, self.span) {
@@ -184,16 +189,19 @@ impl Rule {
     }
 }
 
+/// An amount in the unit that limits are written in.
 pub fn shown(unit: Unit, amount: u64) -> f64 {
     if unit == Unit::Credits { amount as f64 / CREDIT } else { amount as f64 }
 }
 
+/// Credits in whole millionths, rounded up.
 pub fn credit_parts(credits: f64) -> u64 {
     // The cast takes NaN and negative numbers to zero: nothing is ever refunded that way.
     ((credits * CREDIT).ceil() as u64).min(AMOUNT_MAX)
 }
 
 impl Amounts {
+    /// The amounts of a call.
     pub fn of(want: &Want) -> Amounts {
         let credit_parts_all = credit_parts(want.credits);
         Amounts {
@@ -219,6 +227,7 @@ impl Amounts {
 }
 
 impl Window {
+    /// An empty window.
     pub fn of(span: Span, zone: ResetZone) -> Window {
         match span {
             Span::Rolling { span_ms } => Window::Rolling(Rolling::new(span_ms)),
@@ -226,6 +235,7 @@ impl Window {
         }
     }
 
+    /// What counts now.
     pub fn used(&self, time: Time) -> u64 {
         match self {
             Window::Rolling(window) => window.used(time.mono_ms),
@@ -233,6 +243,7 @@ impl Window {
         }
     }
 
+    /// Counts an amount.
     pub fn add(&mut self, amount: u64, time: Time) {
         match self {
             Window::Rolling(window) => window.add(amount, time.mono_ms),
@@ -240,6 +251,7 @@ impl Window {
         }
     }
 
+    /// Takes back what was counted at `at`.
     pub fn take_back(&mut self, amount: u64, at: Time) {
         match self {
             Window::Rolling(window) => window.take_back(amount, at.mono_ms),
@@ -257,6 +269,7 @@ impl Window {
 }
 
 impl Meter {
+    /// What calls in flight hold of a unit.
     pub fn held_of(&self, unit: Unit) -> u64 {
         match unit {
             Unit::Requests => 0,
@@ -266,6 +279,7 @@ impl Meter {
         }
     }
 
+    /// The window that counts for a rule, if there is one yet.
     pub fn counter(&self, rule: &Rule) -> Option<&Window> {
         self.counters.iter().find(|counter| rule.is(counter)).map(|counter| &counter.window)
     }
@@ -288,6 +302,7 @@ impl Meter {
         }
     }
 
+    /// Counts an amount in every window of its unit.
     pub fn add(&mut self, unit: Unit, amount: u64, time: Time) {
         for counter in self.counters.iter_mut().filter(|counter| measure(counter.metric).0 == unit) {
             counter.window.add(amount, time);
@@ -302,6 +317,7 @@ impl Meter {
         }
     }
 
+    /// Whether nothing of it counts any more.
     pub fn idle(&self, time: Time) -> bool {
         self.in_flight == 0 && self.counters.iter().all(|counter| counter.window.used(time) == 0)
     }

@@ -56,6 +56,7 @@ pub enum CounterState {
     Calendar(String, ZoneState, Option<i64>, u64),
 }
 
+/// A [`ResetZone`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ZoneState {

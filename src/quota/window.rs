@@ -32,10 +32,12 @@ impl Rolling {
     /// More slots than this were never saved: all that count, the one in progress, and what is in flight.
     pub const SLOTS_SAVED_MAX: usize = SLOTS_LONG as usize + 2;
 
+    /// An empty window of this length.
     pub fn new(span_ms: u64) -> Rolling {
         Rolling { span_ms: span_ms.max(SLOTS_SHORT), sum: 0, slots: VecDeque::new() }
     }
 
+    /// The length that was asked for.
     pub fn span_ms(&self) -> u64 {
         self.span_ms
     }
@@ -58,6 +60,7 @@ impl Rolling {
         self.slot_of(mono_ms as i64) - self.slot_count() as i64
     }
 
+    /// Counts what happens now.
     pub fn add(&mut self, amount: u64, mono_ms: u64) {
         self.add_at(amount, mono_ms as i64, mono_ms);
     }
@@ -106,6 +109,7 @@ impl Rolling {
         }
     }
 
+    /// What counts now.
     pub fn used(&self, mono_ms: u64) -> u64 {
         let oldest = self.oldest(mono_ms);
         let gone: u64 = self.slots.iter().take_while(|(slot, _)| *slot < oldest).map(|(_, held)| held).sum();
@@ -165,10 +169,12 @@ pub struct Calendar {
 }
 
 impl Calendar {
+    /// A counter at zero.
     pub fn new(period: Period, zone: ResetZone) -> Calendar {
         Calendar { period, zone, label: None, labelled_ms: 0, count: 0, undated: 0, undated_ms: 0 }
     }
 
+    /// Counts what happens now.
     pub fn add(&mut self, amount: u64, time: Time) {
         let amount = amount.min(AMOUNT_MAX);
         match time.wall_ms {
@@ -196,6 +202,7 @@ impl Calendar {
         }
     }
 
+    /// What counts now.
     pub fn used(&self, time: Time) -> u64 {
         let Some(wall_ms) = time.wall_ms else { return self.count.saturating_add(self.undated) };
         let here = self.period.index(self.zone, wall_ms);

@@ -65,6 +65,7 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Counts a finished request.
     pub fn count(&self, served: bool) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let which = if served { &self.succeeded } else { &self.failed };
@@ -86,6 +87,7 @@ pub struct Parts {
 }
 
 impl Gateway {
+    /// The gateway of its parts.
     pub fn new(parts: Parts) -> Gateway {
         let Parts { current, process, fingerprints, slots, snapshot, live, discovered, client, store } =
             parts;

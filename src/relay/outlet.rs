@@ -39,6 +39,7 @@ enum State {
 }
 
 impl Outlet {
+    /// An outlet that nothing has left.
     pub fn new(sink: Box<dyn Sink>) -> Outlet {
         Outlet { sink, state: State::Held }
     }

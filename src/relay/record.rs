@@ -223,10 +223,12 @@ pub struct TurnLog {
 }
 
 impl TurnLog {
+    /// An empty log of a run that began at `begun_ms` (milliseconds since 1970).
     pub fn new(begun_ms: u64) -> TurnLog {
         TurnLog { turns: Mutex::default(), begun_ms }
     }
 
+    /// Keeps a turn, and forgets the oldest when there are too many.
     pub fn push(&self, record: TurnRecord) {
         let mut turns = self.turns.lock();
         if turns.len() == TURNS_MAX {

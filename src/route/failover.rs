@@ -79,6 +79,7 @@ pub struct Dead {
     pub blocked: Vec<Blocked>,
 }
 
+/// What kind of end it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadEnd {
     ClientLeft,
@@ -135,6 +136,7 @@ pub struct Manner<'a> {
 }
 
 impl Failover {
+    /// A machine for one request, which begins now.
     pub fn new(
         order: Arc<Order>,
         ask: Ask,

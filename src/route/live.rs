@@ -29,6 +29,7 @@ pub struct Live {
 }
 
 impl Live {
+    /// Nothing has happened yet.
     pub fn new() -> Live {
         Live::default()
     }
@@ -83,6 +84,7 @@ pub(super) struct Fills(RefCell<HashMap<Slot, (f64, u64), SlotHash>>);
 const FILL_FRESH_MS: u64 = 1_000;
 
 impl Fills {
+    /// The fill that is remembered, or the one that `work_out` finds.
     pub fn get(&self, provider: Slot, now: Now, work_out: impl Fn() -> f64) -> f64 {
         let mut known = self.0.borrow_mut();
         if known.len() >= ROUNDS_MAX {

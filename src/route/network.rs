@@ -32,6 +32,7 @@ pub struct Network {
 }
 
 impl Network {
+    /// Whether the box has no network, as far as known.
     pub fn offline(&self) -> bool {
         self.offline
     }

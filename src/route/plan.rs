@@ -60,6 +60,7 @@ pub struct Order {
 }
 
 impl Order {
+    /// Divides the models of a resolution into those that may be called and the others.
     pub fn new(catalog: &Catalog, resolution: &Resolution, needed: Caps) -> Order {
         let mut order = Order::default();
         for at in &resolution.models {
@@ -203,6 +204,7 @@ impl Blocked {
         Blocked { at, key, obstacle, retry_in_ms }
     }
 
+    /// What would help.
     pub fn why(&self) -> Why {
         match self.obstacle {
             Obstacle::LacksCaps(_) => Why::Capability,

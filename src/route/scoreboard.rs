@@ -38,6 +38,7 @@ impl Score {
 pub struct Scoreboard(HashMap<Slot, Score, SlotHash>);
 
 impl Scoreboard {
+    /// The score of a provider or key; zeros for one that was never called.
     pub fn of(&self, slot: Slot) -> Score {
         self.0.get(&slot).cloned().unwrap_or_default()
     }
@@ -51,6 +52,7 @@ impl Scoreboard {
         });
     }
 
+    /// An attempt served.
     pub fn served(&mut self, slots: [Slot; 2]) {
         self.each(slots, |score| {
             score.ok += 1;
@@ -58,6 +60,7 @@ impl Scoreboard {
         });
     }
 
+    /// An attempt failed by the fault of those whose score it is.
     pub fn failed(&mut self, slots: [Slot; 2], error: &str) {
         self.each(slots, |score| {
             score.failed += 1;

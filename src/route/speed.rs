@@ -92,6 +92,7 @@ impl ProviderSpeed<'_> {
 }
 
 impl Speeds {
+    /// What is known of a provider.
     pub fn of_provider(&self, provider: Slot, answer: Answer, now: Now) -> ProviderSpeed<'_> {
         let pace = self.0.get(&provider);
         let common_ms = pace.and_then(|pace| pace.all.known(answer, now)).unwrap_or(0.0);

@@ -30,6 +30,7 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// The policy of these settings.
     pub fn new(settings: &Settings) -> Policy {
         let mut steps = Cause::ALL.map(Cause::steps);
         for (place, cause) in Cause::ALL.into_iter().enumerate() {
@@ -63,6 +64,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// How long the call took.
     pub fn took_ms(&self) -> u64 {
         self.now.mono_ms.saturating_sub(self.began.mono_ms)
     }

@@ -262,6 +262,7 @@ impl Store {
         }
     }
 
+    /// How the store is doing.
     pub fn health(&self) -> Health {
         Health {
             trouble: self.shared.trouble.lock().clone(),

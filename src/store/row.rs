@@ -43,6 +43,7 @@ pub struct Row {
     pub trail: String,
 }
 
+/// Which surface a request came in by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowKind {
     Chat,
@@ -52,6 +53,7 @@ pub enum RowKind {
     Messages,
 }
 
+/// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOutcome {
     Success,
@@ -64,6 +66,7 @@ impl RowKind {
     const ALL: [RowKind; 5] =
         [RowKind::Chat, RowKind::Embeddings, RowKind::Completions, RowKind::Responses, RowKind::Messages];
 
+    /// Its word in the API.
     pub const fn name(self) -> &'static str {
         match self {
             RowKind::Chat => "chat",
@@ -79,6 +82,7 @@ impl RowKind {
         self as i64
     }
 
+    /// The kind of a number.
     pub fn by_code(code: i64) -> Option<RowKind> {
         RowKind::ALL.into_iter().find(|kind| kind.code() == code)
     }
@@ -100,6 +104,7 @@ impl RowOutcome {
         self as i64
     }
 
+    /// The outcome of a number.
     pub fn by_code(code: i64) -> Option<RowOutcome> {
         RowOutcome::ALL.into_iter().find(|outcome| outcome.code() == code)
     }

@@ -35,6 +35,7 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// As the gateway runs; tests are quicker.
     pub const USUAL: Pace = Pace {
         state_every: Duration::from_secs(10),
         disk_every: Duration::from_secs(60),
@@ -85,6 +86,7 @@ pub enum Message {
     Close,
 }
 
+/// The thread's own state.
 pub struct Writer {
     path: PathBuf,
     memory_folder: PathBuf,
@@ -118,6 +120,7 @@ struct Retry {
 }
 
 impl Writer {
+    /// A writer that has opened nothing yet.
     pub fn new(
         path: PathBuf,
         memory_folder: PathBuf,

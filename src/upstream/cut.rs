@@ -29,6 +29,7 @@ struct CutState {
 pub struct Hold(u64);
 
 impl Cut {
+    /// A handle that has not cut anything.
     pub fn new() -> Arc<Cut> {
         Arc::default()
     }
@@ -53,6 +54,7 @@ impl Cut {
         state.cut
     }
 
+    /// Whether the call was cut.
     pub fn is_cut(&self) -> bool {
         self.state.lock().cut
     }

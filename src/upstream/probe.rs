@@ -34,6 +34,7 @@ pub enum KeyHealth {
 }
 
 impl KeyHealth {
+    /// Its word in the API.
     pub const fn name(self) -> &'static str {
         match self {
             KeyHealth::Unknown => "unknown",
@@ -68,6 +69,7 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// What the answer says of the key.
     pub fn key_health(&self) -> KeyHealth {
         KeyHealth::of_status(self.status)
     }

@@ -22,6 +22,7 @@ pub struct CallIds {
 const SHORT_ID: usize = 9;
 
 impl CallIds {
+    /// Ids under the rule of one upstream.
     pub fn new(rule: ToolIds) -> CallIds {
         CallIds { rule, sent: HashMap::new(), taken: HashSet::new(), unclaimed: VecDeque::new(), made: 0 }
     }

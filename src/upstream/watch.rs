@@ -38,6 +38,7 @@ impl Watch {
         })
     }
 
+    /// When the call ends, however far it came.
     pub fn deadline(&self) -> Instant {
         self.deadline.get()
     }

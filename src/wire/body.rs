@@ -49,6 +49,7 @@ impl Body {
         Ok(Body { bytes, fields })
     }
 
+    /// The whole body.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -220,6 +221,7 @@ impl<'a> Edits<'a> {
         self.0.push(Edit::Add(name.into(), value.into()));
     }
 
+    /// Takes a field out.
     pub fn remove(&mut self, name: impl Into<Cow<'a, str>>) {
         self.0.push(Edit::Remove(name.into()));
     }
@@ -229,6 +231,7 @@ impl<'a> Edits<'a> {
         self.0.push(Edit::Rename(from.into(), to.into()));
     }
 
+    /// Whether nothing is to be changed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

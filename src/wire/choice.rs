@@ -24,6 +24,7 @@ pub struct Choices {
     salt: Box<str>,
 }
 
+/// What was seen of one choice so far.
 #[derive(Debug, Default)]
 pub struct Choice {
     pub index: u64,
@@ -64,6 +65,7 @@ impl Choices {
         Choices { list: Vec::with_capacity(1), output: Tally::default(), answer: false, salt: salt.into() }
     }
 
+    /// How many choices have finished.
     pub fn finished(&self) -> usize {
         self.list.iter().filter(|choice| choice.finish.is_some()).count()
     }

@@ -68,6 +68,7 @@ pub struct ChunkShaper {
 }
 
 impl ChunkShaper {
+    /// A shaper for a stream of which nothing has come.
     pub fn new(options: ShapeOptions) -> ChunkShaper {
         let ShapeOptions { include_usage, fallback_id: id, created_s, model, n } = options;
         ChunkShaper {

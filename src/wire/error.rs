@@ -10,6 +10,7 @@ pub enum ErrorType {
 }
 
 impl ErrorType {
+    /// Its word in the envelope.
     pub const fn as_str(self) -> &'static str {
         match self {
             ErrorType::InvalidRequest => "invalid_request_error",
@@ -67,6 +68,7 @@ impl ApiError {
         ApiError::new(400, code, message).param(param)
     }
 
+    /// Names the field at fault.
     pub fn param(mut self, param: impl Into<String>) -> ApiError {
         self.param = Some(param.into());
         self
@@ -78,11 +80,13 @@ impl ApiError {
         self
     }
 
+    /// Says when to come back.
     pub fn retry_after(mut self, ms: u64) -> ApiError {
         self.retry_after_ms = Some(ms);
         self
     }
 
+    /// Adds a response header.
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> ApiError {
         self.headers.push((name, value.into()));
         self

@@ -17,6 +17,7 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Its name for people.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Resolve => "resolve",

@@ -38,6 +38,7 @@ pub struct Present {
 }
 
 impl Head {
+    /// Nothing is known yet; `object` is [`CHUNK`] or [`COMPLETION`].
     pub fn new(object: &'static [u8], fallback: Fallback) -> Head {
         Head { object, id: Vec::new(), created: Vec::new(), model: Vec::new(), fallback }
     }

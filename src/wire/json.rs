@@ -31,6 +31,7 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    /// Begins at the front of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Cursor<'a> {
         Cursor { bytes, at: 0, depth: 0, fresh: false, lone_surrogate: false, name_at: 0 }
     }

@@ -21,11 +21,13 @@ struct Cut {
 }
 
 impl Patch {
+    /// Forgets all changes.
     pub fn clear(&mut self) {
         self.cuts.clear();
         self.pool.clear();
     }
 
+    /// Whether nothing is to be changed.
     pub fn is_empty(&self) -> bool {
         self.cuts.is_empty()
     }

@@ -46,6 +46,7 @@ enum Found {
 }
 
 impl Decoder {
+    /// A decoder at the beginning of a stream.
     pub fn new() -> Decoder {
         Decoder::default()
     }
