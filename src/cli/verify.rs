@@ -14,6 +14,7 @@ use crate::catalog::provider::{Caps, Key, Metric, Model, ModelSource, Provider};
 use crate::catalog::{Issue, IssueLevel};
 use crate::upstream::client::Client;
 use crate::upstream::probe::{self, KeyHealth};
+use crate::wire::upstream_error;
 
 /// Most models asked with `--validate`.
 const VALIDATED_MAX: usize = 80;
@@ -202,15 +203,10 @@ fn probe_key(client: &Client, snapshot: &Snapshot, provider: &Provider, key: &Ke
     found
 }
 
+/// What an upstream says when it refuses, on one line.
 fn error_text(snapshot: &Snapshot, body: &[u8]) -> String {
-    let body = String::from_utf8_lossy(body);
-    let value: Option<Value> = serde_json::from_str(&body).ok();
-    let message = value.as_ref().and_then(|value| {
-        let error = value.get("error").unwrap_or(value);
-        error.get("message").or(error.get("detail")).unwrap_or(error).as_str()
-    });
-    let line = message.unwrap_or(&body).split_whitespace().collect::<Vec<_>>().join(" ");
-    truncate(&snapshot.redactor.redact(&line), ERROR_SHOWN_BYTES).to_owned()
+    let message = upstream_error::read(body).message;
+    truncate(&snapshot.redactor.redact(&message), ERROR_SHOWN_BYTES).to_owned()
 }
 
 /// Asks every declared model, and the discovered ones behind them, a few at a time.
