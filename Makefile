@@ -21,7 +21,7 @@ demo: ## see it work without any key: a chat, a stream, a failover
 	@$(CARGO) build --locked --quiet
 	@$(PYTHON) tests/scripts/demo.py target/debug/freeway
 
-test: check clients ## all that CI runs: formatting, lints, tests, real clients
+test: check clients smoke demo ## all that CI runs: formatting, lints, tests, real clients, every route, the demo
 
 check: lint ## formatting, lints as errors, unit, simulator and end-to-end tests
 	$(CARGO) test --locked --workspace
