@@ -75,6 +75,22 @@ fn c4_a_kill_keeps_a_bench_that_is_older_than_ten_seconds() {
 }
 
 #[test]
+fn a_bench_that_the_owner_lifted_does_not_come_back_after_a_kill() {
+    let alpha = mock_that("alpha", [Step::status(401)]);
+    let mut gateway = Gateway::over([provider(&alpha)]);
+    gateway.chat("m");
+    gateway.restart();
+    assert_eq!(benches(&gateway).len(), 1);
+    gateway.send(&Request::new("DELETE", "/api/benches")).ok();
+    // Far less than the ten seconds after which state is saved anyway.
+    std::thread::sleep(Duration::from_secs(1));
+    gateway.kill();
+    gateway.start_again();
+    assert_eq!(benches(&gateway), [] as [Value; 0]);
+    gateway.chat("m").after_attempts(1);
+}
+
+#[test]
 fn c3_keys_in_another_order_keep_usage_and_benches_over_a_restart() {
     let alpha = mock("alpha");
     alpha.set_keys([("dead-key", vec![Step::status(401)])]);
