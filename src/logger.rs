@@ -1,6 +1,6 @@
 //! The log: one line to standard error for each event, with its level in front as journald reads it. Times and process
 //! ids are added by whoever collects the lines.
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
@@ -11,7 +11,8 @@ use crate::catalog::{Issue, IssueLevel};
 /// Begins to write lines of `level` and above. Later calls change the level.
 pub fn start(level: LogLevel) {
     // An error means that the logger is in place already, which is what is wanted.
-    let _ = log::set_boxed_logger(Box::new(Stderr { for_journal: !std::io::stderr().is_terminal() }));
+    let _ =
+        log::set_boxed_logger(Box::new(Stderr { for_journal: std::env::var_os("JOURNAL_STREAM").is_some() }));
     log::set_max_level(match level {
         LogLevel::Error => LevelFilter::Error,
         LogLevel::Warn => LevelFilter::Warn,
@@ -58,7 +59,7 @@ pub fn loaded(snapshot: &Snapshot) {
 }
 
 struct Stderr {
-    /// Lines go to a file or a journal, which knows the `<n>` of sd-daemon(3).
+    /// Lines go to the journal, which says so by a variable and knows the `<n>` of sd-daemon(3).
     for_journal: bool,
 }
 

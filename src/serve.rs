@@ -24,7 +24,6 @@ use crate::relay::gateway::{Gateway, Parts};
 use crate::route::live::Live;
 use crate::store::{History, Opened, Store, state};
 use crate::upstream::client::{Client, ClientConfig};
-use crate::upstream::proxy::Proxies;
 
 /// What `freeway serve --help` says.
 pub const HELP: &str = "\
@@ -143,11 +142,8 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     let useless = state::restore(&saved, &mut live.ledger, &mut live.benches, &mut slots, clock::now());
     store.forget(useless);
     let (variables, _) = env::variables(&process, &paths.env_file);
-    let client = Client::new(ClientConfig {
-        ca_file: variables.get("FREEWAY_CA_FILE").filter(|path| !path.is_empty()).map(PathBuf::from),
-        proxies: Proxies::from_env(&variables),
-    })
-    .map_err(|error| Refusal::config(format!("FREEWAY_CA_FILE: {error}")))?;
+    let client = Client::new(ClientConfig::from_variables(&variables))
+        .map_err(|error| Refusal::config(format!("FREEWAY_CA_FILE: {error}")))?;
     let gateway = Arc::new(Gateway::new(Parts {
         current,
         process,

@@ -1,6 +1,5 @@
 //! `freeway provider`: what there is, a new file, fresh model lists. `verify` has a file of its own.
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use lexopt::prelude::*;
 use serde_json::{Map, Value, json};
@@ -14,7 +13,6 @@ use crate::catalog::provider::{Auth, Provider};
 use crate::catalog::{address, bundled, spec};
 use crate::upstream::client::{Client, ClientConfig};
 use crate::upstream::probe;
-use crate::upstream::proxy::Proxies;
 
 /// What `freeway provider --help` says.
 pub const HELP: &str = "\
@@ -102,8 +100,7 @@ pub(super) fn load_all(paths: &Paths, world: &World<'_>) -> Result<Snapshot, Fai
 /// A client for the few calls of a command.
 pub(super) fn client(paths: &Paths, world: &World<'_>) -> Result<Client, Failure> {
     let (variables, _) = env::variables(&world.process, &paths.env_file);
-    let ca_file = variables.get("FREEWAY_CA_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-    Client::new(ClientConfig { ca_file, proxies: Proxies::from_env(&variables) }).map_err(Failure::Failed)
+    Client::new(ClientConfig::from_variables(&variables)).map_err(Failure::Failed)
 }
 
 fn list(line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {

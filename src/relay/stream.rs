@@ -215,7 +215,7 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// A fault below the answer; whatever is whole and may leave goes first.
+    /// A fault below the answer, unless it is the client's leaving that broke the call.
     fn fault(&mut self, fault: Fault) -> Streamed {
         if self.turn.client_left() { Streamed::ClientLeft } else { Streamed::Fault(fault) }
     }

@@ -2,6 +2,7 @@
 //!
 //! Says what happened, never what it means: statuses, retries at other providers and benches are judged elsewhere.
 //! The one retry made here is silent: an idle connection that its peer has closed meanwhile.
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -52,6 +53,14 @@ pub struct ClientConfig {
     /// Further authorities that may sign an upstream's certificate, PEM (`FREEWAY_CA_FILE`).
     pub ca_file: Option<PathBuf>,
     pub proxies: Proxies,
+}
+
+impl ClientConfig {
+    /// What the variables say.
+    pub fn from_variables(variables: &BTreeMap<String, String>) -> ClientConfig {
+        let ca_file = variables.get("FREEWAY_CA_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        ClientConfig { ca_file, proxies: Proxies::from_env(variables) }
+    }
 }
 
 /// Calls providers. One per process; its connections, names and TLS sessions are shared by all threads.
