@@ -38,8 +38,8 @@ smoke: ## every route once, against mock upstreams
 	@$(CARGO) build --locked --quiet --workspace
 	@$(PYTHON) tests/scripts/smoke.py target/debug
 
-sim: ## routing and quota over virtual days, SEEDS seeds
-	FREEWAY_SIM_SEEDS=$(SEEDS) $(CARGO) test --locked --release --test main sim -- --nocapture
+sim: ## routing and quota over three virtual days, SEEDS seeds
+	FREEWAY_SIM_SEEDS=$(SEEDS) FREEWAY_SIM_DAYS=3 $(CARGO) test --locked --test main sim -- --nocapture
 
 bench: ## the budget table, beside a direct call and nginx; BENCH_SECONDS=2 for a quick look
 	$(PYTHON) tests/bench/run.py
