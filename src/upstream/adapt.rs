@@ -63,9 +63,8 @@ pub fn adapt<'b>(
     edits.set("model", json::quoted(&model.id));
     edits.set("stream", if facts.stream { b"true".as_slice() } else { b"false" });
     stream_options(body, facts, quirks, &mut edits);
-    OURS.iter().for_each(|name| edits.remove(*name));
     body.names()
-        .filter(|name| KNOBS.contains(name) && body.given(name).is_none())
+        .filter(|name| OURS.contains(name) || (KNOBS.contains(name) && body.given(name).is_none()))
         .for_each(|name| edits.remove(name));
     tools(body, facts, &mut edits);
     if body.given("response_format").is_some_and(|raw| json::member(raw, "type") == Some(b"\"text\"")) {
@@ -106,7 +105,7 @@ pub fn adapt_embeddings<'b>(
     }
     let mut edits = Edits::default();
     edits.set("model", json::quoted(&model.id));
-    OURS.iter().for_each(|name| edits.remove(*name));
+    body.names().filter(|name| OURS.contains(name)).for_each(|name| edits.remove(name));
     for name in ["dimensions", "encoding_format", "user"] {
         if body.given(name).is_none() {
             edits.remove(name);
