@@ -161,6 +161,7 @@ mod tests {
             reset_zone: ResetZone::Fixed(0),
             counts_max_tokens: false,
             billing: Billing::FreeTier,
+            allow_paid: false,
             last_resort: false,
             models: Vec::new(),
         }

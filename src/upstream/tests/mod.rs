@@ -137,6 +137,7 @@ fn provider(base_url: &str) -> Provider {
         reset_zone: ResetZone::Fixed(0),
         counts_max_tokens: false,
         billing: Billing::Free,
+        allow_paid: false,
         last_resort: false,
         models: Vec::new(),
     }
