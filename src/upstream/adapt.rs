@@ -107,6 +107,8 @@ pub fn adapt_embeddings<'b>(
     let mut edits = Edits::default();
     edits.set("model", json::quoted(&model.id));
     OURS.iter().for_each(|name| edits.remove(*name));
+    // Vectors never come as a stream.
+    ["stream", "stream_options"].iter().for_each(|name| edits.remove(*name));
     for name in ["dimensions", "encoding_format", "user"] {
         if body.given(name).is_none() {
             edits.remove(name);
@@ -224,6 +226,7 @@ mod tests {
             reset_zone: ResetZone::Fixed(0),
             counts_max_tokens: false,
             billing: Billing::Free,
+            allow_paid: false,
             last_resort: false,
             models: Vec::new(),
         }
@@ -432,7 +435,8 @@ mod tests {
     #[test]
     fn emb_03_token_ids_go_only_where_they_are_understood() {
         let send = |input: &str, token_inputs: bool| {
-            let fields = format!(r#"{{"input":{input},"model":"e","dimensions":null,"session":"s"}}"#);
+            let fields =
+                format!(r#"{{"input":{input},"model":"e","dimensions":null,"session":"s","stream":true}}"#);
             let body = Body::parse(fields.into_bytes()).expect("valid JSON");
             let facts = EmbeddingFacts::read(&body).expect("fine");
             let quirks = Quirks { token_inputs, ..Quirks::default() };
