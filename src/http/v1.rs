@@ -68,7 +68,7 @@ fn controls(visit: &Visit<'_>) -> Result<Controls, ApiError> {
     let value = |name| visit.head.header(name).filter(|value| !value.is_empty());
     let bad = |name: &str, value: &str, expected: &str| {
         Err(ApiError::bad_field(
-            "invalid_header",
+            "invalid_body",
             name,
             format!("{name}: {} is no {expected}", truncate(value, 64)),
         ))
