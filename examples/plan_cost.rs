@@ -66,7 +66,7 @@ fn catalog() -> Catalog {
 /// Microseconds for one request, planning alone and with its report.
 fn measure(catalog: &Catalog, strategy: Strategy, benched_providers: usize) -> (f64, f64) {
     let settings = Settings::default();
-    let resolution = Names::new(catalog).resolve(catalog, &settings, &[], Kind::Chat);
+    let resolution = Names::new(catalog).resolve(catalog, &settings, "auto", Kind::Chat);
     let mut live = Live::new();
     let start = Now::at(3_600_000, 1_796_104_800_000);
     for provider in catalog.providers.iter().take(benched_providers) {

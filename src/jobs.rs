@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::base::clock;
+use crate::catalog::env::Paths;
 use crate::discover::{self, Which};
 use crate::logger;
 use crate::relay::gateway::Gateway;
@@ -64,16 +65,16 @@ struct Memory {
     files: Fingerprint,
 }
 
-/// Runs the jobs until told to stop.
-pub fn run(gateway: &Arc<Gateway>, orders: &Orders) {
-    let mut memory = Memory { files: fingerprint(gateway) };
+/// Runs the jobs until told to stop. `files` were seen before the load that the gateway started with.
+pub fn run(gateway: &Arc<Gateway>, orders: &Orders, files: Fingerprint) {
+    let mut memory = Memory { files };
     let mut due = JOBS.map(|job| clock::instant() + job.first);
     loop {
         let next = due.iter().min().copied().unwrap_or_else(clock::instant);
         match orders.1.recv_deadline(next) {
             Ok(Order::Stop) => return,
             Ok(Order::Reload) => {
-                memory.files = fingerprint(gateway);
+                memory.files = fingerprint(&gateway.snapshot().paths);
                 reload(gateway, "told to by a signal");
             }
             Err(_) => {
@@ -109,14 +110,13 @@ fn reload(gateway: &Arc<Gateway>, why: &str) {
 }
 
 /// Size and time of every file that a load reads, so that a change is seen without reading anything.
-type Fingerprint = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
+pub type Fingerprint = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
 
 /// Most provider files looked at; a load reads no more either.
 const FILES_MAX: usize = 1_000;
 
-fn fingerprint(gateway: &Gateway) -> Fingerprint {
-    let snapshot = gateway.snapshot();
-    let paths = &snapshot.paths;
+/// To be taken before a load: what changes during it is then noticed afterwards.
+pub fn fingerprint(paths: &Paths) -> Fingerprint {
     let mut seen = Fingerprint::new();
     let mut look = |path: &Path| {
         if let Ok(about) = std::fs::metadata(path) {
@@ -134,7 +134,7 @@ fn fingerprint(gateway: &Gateway) -> Fingerprint {
 }
 
 fn watch_files(gateway: &Arc<Gateway>, memory: &mut Memory) {
-    let now = fingerprint(gateway);
+    let now = fingerprint(&gateway.snapshot().paths);
     if now != memory.files {
         memory.files = now;
         reload(gateway, "one of them changed");

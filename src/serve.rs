@@ -121,6 +121,7 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     let paths = env::places(&process, &current);
     let Opened { store, state: saved, issues } =
         Store::open(&paths.data, History::default()).map_err(|error| Refusal::failed(error.to_string()))?;
+    let files = jobs::fingerprint(&paths);
     let (fingerprints, fingerprint_issue) = boxfile::fingerprints(&paths.data);
     let discovered = load::read_discovered(&paths.data);
     let mut slots = Slots::default();
@@ -156,14 +157,14 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
         store,
     }));
     save_state_of(&gateway);
-    let outcome = listen(&gateway);
+    let outcome = listen(&gateway, files);
     gateway.store.close();
     drop(demo);
     outcome
 }
 
 /// Listens, serves, and returns when told to stop.
-fn listen(gateway: &Arc<Gateway>) -> Result<(), Refusal> {
+fn listen(gateway: &Arc<Gateway>, files: jobs::Fingerprint) -> Result<(), Refusal> {
     let snapshot = gateway.snapshot();
     let ServerSettings { stop_ms, .. } = snapshot.settings.server;
     let address = (snapshot.settings.host.as_str(), snapshot.settings.port);
@@ -179,7 +180,7 @@ fn listen(gateway: &Arc<Gateway>) -> Result<(), Refusal> {
     drop(snapshot);
     let orders = jobs::orders();
     watch_signals(signals, orders.sender());
-    jobs::run(gateway, &orders);
+    jobs::run(gateway, &orders, files);
     log::info!("stopping: answers in flight have {stop_ms} ms");
     if !server.stop(Duration::from_millis(stop_ms)) {
         log::warn!("stopped with answers still in flight; they were cut");

@@ -28,10 +28,13 @@ fn unscripted_it_is_a_well_behaved_server() {
 }
 
 #[test]
-fn a_stream_is_well_formed_and_tells_usage_only_when_asked() {
+fn a_stream_is_well_formed_and_tells_its_usage() {
     let mock = mock("alpha");
     let plain = stream(&mock, json!({})).well_formed_stream();
-    assert_eq!((plain.content().as_str(), plain.usage()), ("[alpha] hi", None));
+    assert_eq!(plain.content(), "[alpha] hi");
+    assert_eq!(plain.usage().map(|usage| usage["total_tokens"].clone()), Some(json!(4)));
+    mock.script([Step::ok().usage(Usage::Asked)]);
+    assert_eq!(stream(&mock, json!({})).well_formed_stream().usage(), None);
     let asked = stream(&mock, json!({"stream_options": {"include_usage": true}})).well_formed_stream();
     assert_eq!(asked.usage().map(|usage| usage["total_tokens"].clone()), Some(json!(4)));
     assert_eq!(asked.chunks().last().map(|chunk| chunk["choices"].clone()), Some(json!([])));

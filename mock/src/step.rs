@@ -95,11 +95,11 @@ pub enum Gzip {
 /// Where token counts stand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Usage {
-    /// In a JSON answer always, in a stream on one last chunk when `stream_options.include_usage` asks for it.
+    /// In a JSON answer, and in a stream on one last chunk, asked for or not.
     #[default]
-    Asked,
-    /// On one last chunk, asked for or not.
     Last,
+    /// In a JSON answer always, in a stream on one last chunk when `stream_options.include_usage` asks for it.
+    Asked,
     /// A running total on every chunk, and on the last.
     Every,
     /// On the chunk that carries the finish reason.

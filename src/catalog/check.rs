@@ -19,7 +19,7 @@ pub fn value_of(shape: &Shape, text: &str) -> Value {
         Shape::Whole(..) | Shape::Number(..) => {
             serde_json::from_str::<serde_json::Number>(text).map_or_else(|_| text.into(), Value::Number)
         }
-        Shape::Texts | Shape::Addresses | Shape::Keys => {
+        Shape::Texts | Shape::Addresses | Shape::Origins | Shape::Keys => {
             text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().into()
         }
         _ => text.into(),
@@ -63,7 +63,7 @@ pub fn check(row: &Row, value: &Value, warnings: &mut Vec<String>) -> Result<Opt
         Shape::Keys => return check_keys(name, value, warnings).map(|()| Some(value.clone())),
         Shape::Profiles => return check_profiles(name, value, warnings).map(|()| Some(value.clone())),
         Shape::Bench => return check_bench(name, value).map(|()| Some(value.clone())),
-        Shape::Texts | Shape::Addresses | Shape::TextMap | Shape::NumberMap => {
+        Shape::Texts | Shape::Addresses | Shape::Origins | Shape::TextMap | Shape::NumberMap => {
             return check_members(row, value).map(|()| Some(value.clone()));
         }
     };
@@ -82,12 +82,21 @@ fn is_address(value: &Value) -> bool {
     value.as_str().is_some_and(|text| text.trim().parse::<IpAddr>().is_ok())
 }
 
+/// A scheme and a host, as browsers send them; a slash at the end is forgiven. `*` is dealt with where it is read.
+fn is_origin(value: &Value) -> bool {
+    value.as_str().map(str::trim).is_some_and(|text| {
+        let host = text.split_once("://").map(|(_, host)| host.trim_end_matches('/'));
+        text == "*" || host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '*', ' ']))
+    })
+}
+
 /// Checks a list or an object whose members are all of one kind, and names the first that is not.
 fn check_members(row: &Row, value: &Value) -> Result<(), String> {
     let name = row.name;
     let is_weight = |value: &Value| value.as_f64().is_some_and(|n| n.is_finite() && n >= 0.0);
     let (must_be, is_right): (&str, fn(&Value) -> bool) = match row.shape {
         Shape::Addresses => ("an IP address", is_address),
+        Shape::Origins => ("an origin such as https://chat.example", is_origin),
         Shape::NumberMap => ("a number of at least zero", is_weight),
         _ => ("a text that is not empty", is_text),
     };

@@ -473,6 +473,10 @@ mod tests {
         check(r#"{"strategy": "random"}"#, "strategy: must be one of priority");
         check(r#"{"cooldownSeconds": 0}"#, "cooldownSeconds: must be");
         check(r#"{"trustedProxies": ["home"]}"#, "trustedProxies[0]: must be an IP address (it is \"home\")");
+        for origin in ["chat.example", "https://", "https://a.example/app", "https://*.example", ""] {
+            let text = json!({"corsOrigins": [origin]}).to_string();
+            check(&text, "corsOrigins[0]: must be an origin such as https://chat.example");
+        }
         check(r#"{"trustedProxies": "::1"}"#, "trustedProxies: must be a list of IP addresses");
         check(r#"{"aliases": {"fast": 3}}"#, "aliases.fast: must be a text");
         check(r#"{"profiles": {"p": {"models": ["a"], "strategy": "x"}}}"#, "profiles.p.strategy");

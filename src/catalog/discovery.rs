@@ -272,10 +272,9 @@ pub fn has_free_mark(id: &str) -> bool {
 pub fn standing(billing: Billing, free: Option<bool>, allow_paid: bool) -> Standing {
     match (billing, free) {
         _ if allow_paid => Standing::Free,
-        (_, Some(true)) | (Billing::Free, _) => Standing::Free,
-        (Billing::FreeTier, _) => Standing::Free,
+        (Billing::Paid, _) | (Billing::Mixed, Some(false)) => Standing::Paid,
         (Billing::Mixed, None) => Standing::Unpriced,
-        (Billing::Mixed, Some(false)) | (Billing::Paid, _) => Standing::Paid,
+        (Billing::Mixed, Some(true)) | (Billing::Free | Billing::FreeTier, _) => Standing::Free,
     }
 }
 
@@ -298,7 +297,7 @@ pub fn is_due(provider: &Provider, discovered: &Discovered, ttl_ms: u64, now: No
 }
 
 /// Adds what was discovered to a provider: new ids behind the declared ones, and windows that the file leaves open.
-pub fn merge(provider: &mut Provider, list: &DiscoveredList, allow_paid: bool, slots: &mut Slots) {
+pub fn merge(provider: &mut Provider, list: &DiscoveredList, slots: &mut Slots) {
     if provider.models_endpoint.is_none() || list.base_url != provider.base_url {
         return;
     }
@@ -308,7 +307,7 @@ pub fn merge(provider: &mut Provider, list: &DiscoveredList, allow_paid: bool, s
             known.max_output = known.max_output.or(found.max_output);
             // A promotion may end while the file still names the model.
             if found.free == Some(false)
-                && standing(provider.billing, found.free, allow_paid) == Standing::Paid
+                && standing(provider.billing, found.free, provider.allow_paid) == Standing::Paid
             {
                 known.enabled = false;
                 known.standing = Standing::Paid;
@@ -319,7 +318,7 @@ pub fn merge(provider: &mut Provider, list: &DiscoveredList, allow_paid: bool, s
             break;
         }
         let caps = found.caps.iter().filter_map(|name| Caps::by_name(name)).fold(Caps::default(), Caps::with);
-        let standing = standing(provider.billing, found.free, allow_paid);
+        let standing = standing(provider.billing, found.free, provider.allow_paid);
         provider.models.push(Model {
             slot: slots.intern(&format!("model/{}/{}", provider.id, found.id)),
             id: found.id.as_str().into(),
@@ -467,7 +466,7 @@ mod tests {
         check(Billing::Free, [Free, Free, Free]);
         check(Billing::FreeTier, [Free, Free, Free]);
         check(Billing::Mixed, [Free, Unpriced, Paid]);
-        check(Billing::Paid, [Free, Paid, Paid]);
+        check(Billing::Paid, [Paid, Paid, Paid]);
         assert_eq!(standing(Billing::Paid, Some(false), true), Free);
     }
 
@@ -494,15 +493,15 @@ mod tests {
         let found =
             |id: &str| DiscoveredModel { id: id.into(), free: Some(false), ..DiscoveredModel::default() };
         for (billing, allow_paid, expected) in
-            [("mixed", false, false), ("mixed", true, true), ("freeTier", false, true)]
+            [("mixed", false, false), ("mixed", true, true), ("freeTier", false, true), ("paid", true, true)]
         {
-            let mut acme = provider(json!({"billing": billing}));
+            let mut acme = provider(json!({"billing": billing, "allowPaid": allow_paid}));
             let list = DiscoveredList {
                 fetched_wall_ms: 0,
                 base_url: acme.base_url.clone(),
                 models: vec![found("known")],
             };
-            merge(&mut acme, &list, allow_paid, &mut Slots::default());
+            merge(&mut acme, &list, &mut Slots::default());
             assert_eq!(acme.models[0].enabled, expected, "{billing} {allow_paid}");
         }
     }
@@ -526,7 +525,7 @@ mod tests {
                 found("dark", None),
             ],
         };
-        merge(&mut acme, &list, false, &mut Slots::default());
+        merge(&mut acme, &list, &mut Slots::default());
         let shown: Vec<_> =
             acme.models.iter().map(|m| (&*m.id, m.source, m.enabled, m.priority, m.context)).collect();
         let (declared, discovered) = (ModelSource::Declared, ModelSource::Discovered);
@@ -543,7 +542,7 @@ mod tests {
         // A list of another address says nothing of this one.
         list.base_url = "https://elsewhere.example".into();
         list.models.push(found("foreign", Some(true)));
-        merge(&mut acme, &list, false, &mut Slots::default());
+        merge(&mut acme, &list, &mut Slots::default());
         assert_eq!(acme.models.len(), 4);
     }
 }

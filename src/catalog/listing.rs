@@ -139,11 +139,10 @@ impl List<'_> {
         if !self.taken.insert(name.to_owned()) {
             return;
         }
-        let asked = [name.to_owned()];
-        let mut found = self.names.resolve(self.catalog, self.settings, &asked, Kind::Chat).models;
+        let mut found = self.names.resolve(self.catalog, self.settings, name, Kind::Chat).models;
         let embeds = |at: &ModelIx| self.catalog.model(*at).caps.has(Caps::EMBED);
         if found.iter().all(embeds) {
-            found = self.names.resolve(self.catalog, self.settings, &asked, Kind::Embed).models;
+            found = self.names.resolve(self.catalog, self.settings, name, Kind::Embed).models;
         }
         if found.is_empty() && name != "auto" {
             self.taken.remove(name);

@@ -78,7 +78,7 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
     for provider in &mut providers {
         if let Some(list) = inputs.discovered.lists.get(&*provider.id).filter(|_| settings.discovery.enabled)
         {
-            discovery::merge(provider, list, settings.allow_paid, slots);
+            discovery::merge(provider, list, slots);
         }
     }
     let keys = providers.iter().flat_map(|provider| &provider.keys).map(|key| key.secret.clone());
@@ -551,7 +551,7 @@ mod tests {
         write_discovered(site.folder.path(), &site.discovered).expect("written");
         site.discovered = read_discovered(site.folder.path());
         let snapshot = site.load(None);
-        let found = snapshot.names.resolve(&snapshot.catalog, &snapshot.settings, &[], Kind::Chat);
+        let found = snapshot.names.resolve(&snapshot.catalog, &snapshot.settings, "", Kind::Chat);
         assert_eq!(found.models.len(), 1);
         site.write("discovered.json", "{ cut");
         assert_eq!(read_discovered(site.folder.path()), Discovered::default());

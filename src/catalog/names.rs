@@ -152,20 +152,20 @@ impl Names {
         self.entries.iter().map(|entry| entry.at)
     }
 
-    /// What the asked strings mean: one string, none (which is `auto`), or an explicit list.
-    pub fn resolve(
+    /// What a model string means; an empty one is `auto`.
+    pub fn resolve(&self, catalog: &Catalog, settings: &Settings, asked: &str, kind: Kind) -> Resolution {
+        Search { names: self, catalog, settings, kind, steps: Cell::new(0) }.one(asked, 0)
+    }
+
+    /// What an explicit list of model strings means.
+    pub fn resolve_list(
         &self,
         catalog: &Catalog,
         settings: &Settings,
         asked: &[String],
         kind: Kind,
     ) -> Resolution {
-        let search = Search { names: self, catalog, settings, kind, steps: Cell::new(0) };
-        match asked {
-            [] => search.one("", 0),
-            [only] => search.one(only, 0),
-            list => search.list(list),
-        }
+        Search { names: self, catalog, settings, kind, steps: Cell::new(0) }.list(asked)
     }
 }
 
@@ -213,20 +213,22 @@ impl Search<'_> {
             }
             return Resolution { route: format!("alias:{name}->{target}"), how: How::Alias, ..inner };
         }
-        if let Some(found) = self.names.by_alias.get(lower.as_str()).map(|found| self.of_kind(found)) {
-            if !found.is_empty() {
-                return self.set(
-                    format!("alias:{}", truncate(text, SHOWN_MAX)),
-                    How::Alias,
-                    self.to_models(found),
-                );
-            }
+        let carriers = self.names.by_alias.get(lower.as_str()).map_or(&[][..], Vec::as_slice);
+        let alias = |found| {
+            self.set(format!("alias:{}", truncate(text, SHOWN_MAX)), How::Alias, self.to_models(found))
+        };
+        let right = self.of_kind(carriers);
+        if !right.is_empty() {
+            return alias(right);
         }
         if let Some(found) = self.names.by_id.get(text) {
             // When nobody of the right kind has it, the answer is to be "wrong kind", not "no such model".
             let right = self.of_kind(found);
             let models = self.to_models(if right.is_empty() { found.clone() } else { right });
             return self.set(format!("model:{text}"), How::Exact, models);
+        }
+        if !carriers.is_empty() {
+            return alias(carriers.to_vec());
         }
         self.less_exact(text, &lower, depth)
     }
@@ -564,8 +566,14 @@ mod tests {
     /// Resolves, and gives the route and the references.
     fn ask(asked: &[&str], kind: Kind) -> (Resolution, Vec<String>) {
         let (catalog, settings) = (world(), settings());
-        let asked: Vec<String> = asked.iter().map(|text| text.to_string()).collect();
-        let found = Names::new(&catalog).resolve(&catalog, &settings, &asked, kind);
+        let names = Names::new(&catalog);
+        let found = match asked {
+            [only] => names.resolve(&catalog, &settings, only, kind),
+            list => {
+                let list: Vec<String> = list.iter().map(|text| text.to_string()).collect();
+                names.resolve_list(&catalog, &settings, &list, kind)
+            }
+        };
         let references = found.models.iter().map(|at| catalog.model(*at).reference.to_string()).collect();
         (found, references)
     }
@@ -574,6 +582,19 @@ mod tests {
         let (found, got) = ask(&[text], Kind::Chat);
         assert_eq!((found.route.as_str(), found.how), (route, how), "{text}");
         assert_eq!(got, references, "{text}");
+    }
+
+    #[test]
+    fn a_list_of_one_is_a_list() {
+        let (found, got) = {
+            let (catalog, settings) = (world(), settings());
+            let list = ["groq/llama-3.3-70b-versatile".to_owned()];
+            let found = Names::new(&catalog).resolve_list(&catalog, &settings, &list, Kind::Chat);
+            let first = found.models.first().map(|at| catalog.model(*at).reference.to_string());
+            (found, first)
+        };
+        assert_eq!((found.route.as_str(), found.how), ("list:1", How::List));
+        assert_eq!(got.as_deref(), Some("groq/llama-3.3-70b-versatile"));
     }
 
     #[test]
@@ -655,15 +676,15 @@ mod tests {
         // The wrong kind is found, so that the answer can say so; it lacks the capability.
         check("mistral/mistral-embed", "pin:mistral/mistral-embed", How::Pin, &["mistral/mistral-embed"]);
         check("mistral-embed", "model:mistral-embed", How::Exact, &["mistral/mistral-embed"]);
+        let both = ["mistral/mistral-embed", "google-ai/text-embedding-004"];
+        check("embed", "alias:embed", How::Alias, &both);
+        assert_eq!(ask(&["home"], Kind::Embed).1, ["ollama/qwen3"]);
     }
 
     #[test]
     fn b18_embeddings_stay_in_one_vector_space() {
-        for text in ["auto", "embed", "quick"] {
-            let (found, got) = ask(&[text], Kind::Embed);
-            if found.how != How::Unmatched {
-                assert_eq!(got, ["mistral/mistral-embed"], "{text}");
-            }
+        for text in ["auto", "embed"] {
+            assert_eq!(ask(&[text], Kind::Embed).1, ["mistral/mistral-embed"], "{text}");
         }
         let (_, got) = ask(&["mistral-embed", "text-embedding-004"], Kind::Embed);
         assert_eq!(
@@ -714,11 +735,7 @@ mod tests {
         settings.profiles = [("p".to_owned(), Profile { models, strategy: None })].into();
         let names = Names::new(&catalog);
         for text in ["x", "p", "auto:p"] {
-            assert_eq!(
-                names.resolve(&catalog, &settings, &[text.into()], Kind::Chat).how,
-                How::Unmatched,
-                "{text}"
-            );
+            assert_eq!(names.resolve(&catalog, &settings, text, Kind::Chat).how, How::Unmatched, "{text}");
         }
     }
 
@@ -762,7 +779,7 @@ mod tests {
     fn an_active_profile_is_auto() {
         let (catalog, mut settings) = (world(), settings());
         settings.active_profile = Some("work".into());
-        let found = Names::new(&catalog).resolve(&catalog, &settings, &[], Kind::Chat);
+        let found = Names::new(&catalog).resolve(&catalog, &settings, "", Kind::Chat);
         assert_eq!((found.route.as_str(), found.how, found.models.len()), ("auto", How::Auto, 3));
     }
 
@@ -810,8 +827,7 @@ mod tests {
         catalog.providers[usize::from(at.provider)].models[usize::from(at.model)].standing =
             Standing::Unpriced;
         let (names, settings) = (Names::new(&catalog), settings());
-        let found =
-            |text: &str| names.resolve(&catalog, &settings, &[text.into()], Kind::Chat).models.contains(&at);
+        let found = |text: &str| names.resolve(&catalog, &settings, text, Kind::Chat).models.contains(&at);
         assert!(!found("auto") && !found("groq/*"));
         assert!(found("groq/openai/gpt-oss-120b") && found("openai/gpt-oss-120b"));
     }

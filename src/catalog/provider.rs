@@ -55,6 +55,8 @@ pub struct Provider {
     /// Whether this upstream counts `max_tokens` against its token limits at once.
     pub counts_max_tokens: bool,
     pub billing: Billing,
+    /// Whether its models may cost money: said by its own file or by the settings.
+    pub allow_paid: bool,
     /// Tried only when nobody else can serve.
     pub last_resort: bool,
     /// Declared models first, discovered ones after them.

@@ -107,6 +107,7 @@ pub(super) fn read_fields(fields: &Fields<'_>, context: &mut Context<'_>) -> Opt
         reset_zone: read_zone(fields),
         counts_max_tokens: fields.flag("countsMaxTokens").unwrap_or(false),
         billing,
+        allow_paid,
         last_resort: fields.flag("lastResort").unwrap_or(false),
         models,
         id: id.into(),

@@ -18,6 +18,8 @@ pub enum Shape {
     Texts,
     /// A list of IP addresses; a comma list in a variable.
     Addresses,
+    /// A list of web origins; a comma list in a variable.
+    Origins,
     /// A credential: visible ASCII, never shown.
     Secret,
     /// Keys that apps present: texts or objects; a comma list in a variable.
@@ -111,7 +113,7 @@ pub static TABLE: &[Row] = &[
     named(
         "corsOrigins",
         &["FREEWAY_CORS_ORIGINS"],
-        Texts,
+        Origins,
         "[]",
         "Browser origins that may call, such as `https://chat.example`; `*` is not taken",
     ),
@@ -343,6 +345,7 @@ pub fn must_be(shape: &Shape) -> String {
         Word(words) => format!("one of {}", words.join(", ")),
         Texts => "a list of texts".into(),
         Addresses => "a list of IP addresses".into(),
+        Origins => "a list of origins".into(),
         Secret => "a text of visible ASCII characters that is not empty".into(),
         Keys => "a list of keys: texts, or objects with a name and a key or sha256".into(),
         TextMap => "an object from name to text".into(),

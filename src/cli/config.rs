@@ -86,8 +86,7 @@ fn dead_names(paths: &Paths, snapshot: &Snapshot) -> Vec<Issue> {
     });
     let mut issues = Vec::new();
     for (place, target) in aliases.chain(profiles) {
-        let asked = [target.clone()];
-        let means = |kind| snapshot.names.resolve(&snapshot.catalog, settings, &asked, kind);
+        let means = |kind| snapshot.names.resolve(&snapshot.catalog, settings, target, kind);
         let found = means(Kind::Chat);
         if found.how != How::Unmatched || means(Kind::Embed).how != How::Unmatched {
             continue;

@@ -105,7 +105,7 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
             world.say(HELP);
             DONE
         }
-        "version" | "--version" | "-V" => version(args, world),
+        "version" | "--version" | "-V" => finish(VERSION_HELP, args, version(args, world), world),
         // It may stand before the command too.
         "--json" => {
             let mut rest: Vec<OsString> = args.iter().filter(|arg| *arg != "--json").cloned().collect();
@@ -140,14 +140,36 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
     }
 }
 
-fn version(args: &[OsString], world: &mut World<'_>) -> u8 {
+/// What `freeway version --help` says.
+const VERSION_HELP: &str = "\
+usage: freeway version [--json]
+
+  Says which version this is.
+
+examples:
+  freeway version
+  freeway version --json";
+
+fn version(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
+    let mut parser = lexopt::Parser::from_args(args);
+    let mut json = false;
+    while let Some(arg) = parser.next()? {
+        match arg {
+            lexopt::Arg::Long("json") => json = true,
+            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => {
+                world.say(VERSION_HELP);
+                return Ok(DONE);
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
     let version = env!("CARGO_PKG_VERSION");
-    if wants_json(args) {
+    if json {
         world.say_json(&json!({"name": "freeway", "version": version}));
     } else {
         world.say(format!("freeway {version}"));
     }
-    DONE
+    Ok(DONE)
 }
 
 /// Runs a command of this module. `None` when the word is not one of them.

@@ -11,6 +11,8 @@ const HEADER_STARTS: [&str; 4] = ["x-stainless-", "x-freeway-", "openai-", "anth
 const EXPOSED: &str = "x-request-id, x-freeway-route, x-freeway-provider, x-freeway-model, x-freeway-attempts, \
                        x-freeway-ms, x-freeway-trail, x-freeway-usage, x-freeway-context, x-freeway-session, \
                        x-freeway-cache, x-freeway-cache-score, x-freeway-explored, x-freeway-limit-scope, retry-after";
+/// Methods that any of our routes takes; which of them this one takes stands in `Allow`.
+const METHODS: &str = "GET, POST, DELETE, OPTIONS";
 /// How long a browser may remember a preflight, in seconds.
 const MAX_AGE_S: &str = "86400";
 /// Most requested headers that are looked at.
@@ -47,7 +49,7 @@ pub fn preflight(head: &Head, settings: &Settings, allow: &str) -> Answer {
         .collect();
     let granted = if granted.is_empty() { HEADERS.join(", ") } else { granted.join(", ") };
     answer
-        .header("access-control-allow-methods", allow.to_owned())
+        .header("access-control-allow-methods", METHODS)
         .header("access-control-allow-headers", granted)
         .header("access-control-max-age", MAX_AGE_S)
         .header("vary", "origin, access-control-request-headers")
@@ -76,6 +78,7 @@ mod tests {
         assert_eq!(answer.status, 204);
         assert_eq!(get("access-control-allow-origin"), Some("app://notes.local"));
         assert_eq!(get("access-control-allow-headers"), Some("authorization, x-stainless-os"));
+        assert_eq!(get("access-control-allow-methods"), Some("GET, POST, DELETE, OPTIONS"));
         let stranger = preflight(&head("https://evil.example"), &settings, "POST, OPTIONS");
         assert!(stranger.headers.iter().all(|(name, _)| !name.starts_with("access-control")));
     }

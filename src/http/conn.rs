@@ -17,7 +17,7 @@ use super::body::{Coding, Fault, Intake, gunzip};
 use super::budget::Share;
 use super::exchange::{Exchange, Flight, Outcome, Terms};
 use super::head::{HEAD_BYTES_MAX, Head, Length, Refusal, Scan, check_head, scan_head};
-use super::line::Line;
+use super::line::{LINGER_BODY_BYTES_MAX, LINGER_BYTES_MAX, Line};
 use super::server::House;
 use crate::base::clock;
 
@@ -167,7 +167,7 @@ impl Reader<'_> {
             Err(Fault::Gone) => None,
             Err(Fault::Refused(refusal)) => {
                 self.house.gauges.count_refused();
-                self.part(Framing::LAST, &refusal.into(), &Vec::new());
+                self.part(Framing::LAST, &refusal.into(), &Vec::new(), LINGER_BYTES_MAX);
                 None
             }
         }
@@ -214,7 +214,7 @@ impl Reader<'_> {
             match flight.wait(PIPELINED_WATCH) {
                 Some(Outcome::Keep) => return true,
                 Some(Outcome::Close) => {
-                    self.line.linger();
+                    self.line.linger(LINGER_BYTES_MAX);
                     return false;
                 }
                 // With data unread a peek never tells the end of the stream.
@@ -290,7 +290,12 @@ impl Reader<'_> {
             Err(Fault::Gone) => return After::Close,
             Err(Fault::Refused(refusal)) => {
                 drop(share);
-                self.part(framing, &terms.error_answer(&refusal.to_error()), &terms.headers);
+                self.part(
+                    framing,
+                    &terms.error_answer(&refusal.to_error()),
+                    &terms.headers,
+                    LINGER_BODY_BYTES_MAX,
+                );
                 return After::Close;
             }
         };
@@ -393,7 +398,7 @@ impl Reader<'_> {
             Some(bytes) if self.skip(bytes).is_ok() => self.answer(shape.framing, answer, common),
             Some(_) => After::Close,
             None => {
-                self.part(shape.framing, answer, common);
+                self.part(shape.framing, answer, common, LINGER_BODY_BYTES_MAX);
                 After::Close
             }
         }
@@ -403,7 +408,7 @@ impl Reader<'_> {
     fn answer(&self, framing: Framing, answer: &Answer, common: &Fields) -> After {
         let framing = Framing { keep: framing.keep && !self.line.is_stopping(), ..framing };
         if !framing.keep {
-            self.part(framing, answer, common);
+            self.part(framing, answer, common, LINGER_BYTES_MAX);
             return After::Close;
         }
         if write_answer(&self.line, framing, answer, common).is_err() {
@@ -413,11 +418,11 @@ impl Reader<'_> {
         After::Next
     }
 
-    /// Answers for the last time on this connection.
-    fn part(&self, framing: Framing, answer: &Answer, common: &Fields) {
+    /// Answers for the last time on this connection, and lets the client send so much more.
+    fn part(&self, framing: Framing, answer: &Answer, common: &Fields, linger_bytes_max: usize) {
         let framing = Framing { keep: false, ..framing };
         if write_answer(&self.line, framing, answer, common).is_ok() {
-            self.line.linger();
+            self.line.linger(linger_bytes_max);
         }
     }
 

@@ -24,7 +24,11 @@ const CLOSING: u64 = u64::MAX;
 
 /// Most bytes, and longest time, that are read and dropped so that a client can read an answer which came before its
 /// request was whole. Closing at once would send a reset, which makes clients discard what they have not read yet.
-const LINGER_BYTES_MAX: usize = 1 << 20;
+/// This many after what is no request at all.
+pub const LINGER_BYTES_MAX: usize = 1 << 20;
+/// This many after a request whose body is refused: many clients send all of it before they look for an answer, and
+/// one that was a little too large should be told so rather than meet a broken pipe.
+pub const LINGER_BODY_BYTES_MAX: usize = 16 << 20;
 const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// A silent peer is probed after this, and given up after three unanswered probes.
@@ -245,11 +249,11 @@ impl Line {
     }
 
     /// Lets the client read what was written before this line ends, though it may still be sending.
-    pub fn linger(&self) {
+    pub fn linger(&self, bytes_max: usize) {
         self.finish_writing();
         let deadline = Instant::now() + LINGER_MAX;
         let (mut scratch, mut dropped) = ([0; 4096], 0);
-        while dropped < LINGER_BYTES_MAX && self.read_until(deadline) {
+        while dropped < bytes_max && self.read_until(deadline) {
             match (&mut &*self).read(&mut scratch) {
                 Ok(0) | Err(_) => break,
                 Ok(count) => dropped += count,

@@ -141,6 +141,8 @@ fn permit(
     let right = match route {
         Some(route) => route.right,
         None if path.starts_with("/api/") => Right::Owner,
+        // A page fetches the client library before it has a key.
+        None if path.starts_with("/sdk/") => Right::Anybody,
         None => Right::Client,
     };
     if right == Right::Anybody {

@@ -70,7 +70,7 @@ fn controls(head: &Head) -> Result<Controls, ApiError> {
     let value = |name| head.header(name).filter(|value| !value.is_empty());
     let bad = |name: &str, value: &str, expected: &str| {
         Err(ApiError::bad_field(
-            "invalid_header",
+            "invalid_body",
             name,
             format!("{name}: {} is no {expected}", truncate(value, 64)),
         ))

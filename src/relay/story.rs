@@ -38,9 +38,12 @@ pub fn tell(gateway: &Gateway, request: Request, outlet: Outlet, cut: &Arc<Cut>)
     let Request { id, client, body, operation, controls, arrived } = request;
     let ask = operation.ask();
     let (model, models) = operation.asked();
-    let requested = if models.is_empty() { model.to_owned() } else { models.join(", ") };
-    let asked: &[String] = if models.is_empty() { &[model.to_owned()] } else { models };
-    let resolution = snapshot.names.resolve(&snapshot.catalog, &snapshot.settings, asked, ask.kind);
+    let (names, catalog, settings) = (&snapshot.names, &snapshot.catalog, &snapshot.settings);
+    let (requested, resolution) = if models.is_empty() {
+        (model.to_owned(), names.resolve(catalog, settings, model, ask.kind))
+    } else {
+        (models.join(", "), names.resolve_list(catalog, settings, models, ask.kind))
+    };
     let route: Arc<str> = resolution.route.as_str().into();
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
     let story = Story {
@@ -354,7 +357,7 @@ pub fn served(headers: &Headers, target: &Target<'_>, prompt_tokens: u64) -> Out
 /// What ends a stream whose upstream died after the commit.
 fn broken_off(hop: Option<&Hop>) -> ApiError {
     let what = hop.map_or("its upstream failed", |hop| hop.failure.message.as_str());
-    ApiError::new(502, "upstream_error", format!("the answer broke off: {what}"))
+    ApiError::new(502, "all_attempts_failed", format!("the answer broke off: {what}"))
 }
 
 /// Nothing that leaves the process holds a provider's key.

@@ -246,7 +246,7 @@ fn returned(hop: &Hop, asked: &Asked<'_>) -> ApiError {
         error.kind = ErrorType::InvalidRequest;
     }
     error.param = param.clone();
-    let raw = mask_ids(&asked.redactor.redact(raw));
+    let raw = asked.redactor.redact(&mask_ids(raw)).into_owned();
     let body = serde_json::from_str::<Value>(&raw).unwrap_or(Value::String(raw));
     error.with("upstream", json!({"status": hop.failure.status, "body": body}))
 }

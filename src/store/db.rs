@@ -443,16 +443,22 @@ pub fn left_open(path: &Path) -> bool {
 
 /// What the name of a damaged file ends with, before the time.
 const ASIDE: &str = ".damaged-";
+/// Most names that are tried before an older file is overwritten.
+const SAME_SECOND_MAX: u64 = 10;
 
 /// Moves a damaged database out of the way, under names that tell when; only the newest of several are kept. Tells the
 /// new name.
 pub fn set_aside(path: &Path, wall_ms: u64) -> io::Result<PathBuf> {
-    let stamp = calendar::stamp(wall_ms);
-    let aside = |file: &Path| {
+    let named = |file: &Path, stamp: &str| {
         let mut name = file.as_os_str().to_owned();
         name.push(format!("{ASIDE}{stamp}"));
         PathBuf::from(name)
     };
+    // What was moved aside within the same second keeps its name.
+    let stamps = (0..SAME_SECOND_MAX).map(|later| calendar::stamp(wall_ms + later * 1000));
+    let free = |stamp: &String| files_of(path).iter().all(|file| !named(file, stamp).exists());
+    let stamp = stamps.into_iter().find(free).unwrap_or_else(|| calendar::stamp(wall_ms));
+    let aside = |file: &Path| named(file, &stamp);
     for file in files_of(path) {
         match fs::rename(&file, aside(&file)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -602,6 +608,17 @@ mod tests {
         db.close().expect("closed");
         let failure = Db::open(&folder.path().join("freeway.db"), BUSY).expect_err("it is newer");
         assert_eq!(failure.trouble(), Trouble::Newer);
+    }
+
+    #[test]
+    fn what_was_set_aside_in_the_same_second_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("freeway.db");
+        let aside = ["first", "second"].map(|text| {
+            fs::write(&path, text).expect("written");
+            set_aside(&path, 1_796_000_000_000).expect("moved")
+        });
+        assert_eq!(aside.map(|file| fs::read_to_string(file).expect("kept")), ["first", "second"]);
     }
 
     #[test]

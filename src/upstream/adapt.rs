@@ -105,7 +105,9 @@ pub fn adapt_embeddings<'b>(
     }
     let mut edits = Edits::default();
     edits.set("model", json::quoted(&model.id));
-    body.names().filter(|name| OURS.contains(name)).for_each(|name| edits.remove(name));
+    // Vectors never come as a stream.
+    let unwanted = |name: &&str| OURS.contains(name) || ["stream", "stream_options"].contains(name);
+    body.names().filter(unwanted).for_each(|name| edits.remove(name));
     for name in ["dimensions", "encoding_format", "user"] {
         if body.given(name).is_none() {
             edits.remove(name);
@@ -381,7 +383,8 @@ mod tests {
     #[test]
     fn emb_03_token_ids_go_only_where_they_are_understood() {
         let send = |input: &str, token_inputs: bool| {
-            let fields = format!(r#"{{"input":{input},"model":"e","dimensions":null,"session":"s"}}"#);
+            let fields =
+                format!(r#"{{"input":{input},"model":"e","dimensions":null,"session":"s","stream":true}}"#);
             let body = Body::parse(fields.into_bytes()).expect("valid JSON");
             let facts = EmbeddingFacts::read(&body).expect("fine");
             let quirks = Quirks { token_inputs, ..Quirks::default() };

@@ -35,6 +35,7 @@ fn health_is_open_to_all() {
     let (_alpha, gateway) = guarded();
     assert_eq!(gateway.send(&Request::get("/healthz")).ok().at("/ok"), json!(true));
     assert_eq!(gateway.send(&Request::get("/readyz")).ok().at("/ready"), json!(true));
+    gateway.send(&Request::get("/sdk/freeway.js")).error(404, "not_found");
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn a_request_may_name_its_ordering() {
 fn an_ordering_that_does_not_exist_is_told() {
     let (mocks, gateway) = three(json!({}));
     let odd = Request::chat(&hello("auto")).header("x-freeway-strategy", "cheapest");
-    let answer = gateway.send(&odd).error(400, "invalid_header").about("x-freeway-strategy");
+    let answer = gateway.send(&odd).error(400, "invalid_body").about("x-freeway-strategy");
     assert!(answer.text().contains("round-robin"), "{answer}");
     gateway.chat("auto:cheapest").error(404, "model_not_found");
     assert!(mocks.iter().all(|mock| chats(mock).is_empty()));

@@ -238,7 +238,7 @@ fn b2_b3_a_stream_that_broke_is_logged_as_failed_and_its_tokens_count() {
     let gateway = Gateway::over([provider(&alpha).limits(json!({"tpm": 100_000}))]);
     gateway.stream("m").broken_stream();
     let turn = gateway.last_turn(1);
-    assert_eq!((&turn["status"], &turn["error"]), (&json!(502), &json!("upstream_error")), "{turn}");
+    assert_eq!((&turn["status"], &turn["error"]), (&json!(502), &json!("all_attempts_failed")), "{turn}");
     assert!(turn["tokensOut"].as_u64().is_some_and(|tokens| tokens > 20), "{turn}");
     let view = gateway.provider_view("alpha");
     assert_eq!((&view["ok"], &view["fail"]), (&json!(0), &json!(1)), "{view}");

@@ -406,10 +406,7 @@ fn odd_controls_are_told() {
         ("x-freeway-wait", "NaN"),
         ("x-freeway-wait", "1e9"),
     ] {
-        gateway
-            .send(&Request::chat(&hello("m")).header(name, value))
-            .error(400, "invalid_header")
-            .about(name);
+        gateway.send(&Request::chat(&hello("m")).header(name, value)).error(400, "invalid_body").about(name);
     }
     assert!(chats(&alpha).is_empty());
 }

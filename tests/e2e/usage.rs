@@ -28,7 +28,7 @@ fn counted_of_stream(step: Step) -> (u64, u64, bool, f64) {
 #[test]
 fn b6_usage_is_asked_for_unless_the_provider_opts_out() {
     for (asks, file) in [(true, json!(true)), (false, json!(false))] {
-        let alpha = mock("alpha");
+        let alpha = mock_that("alpha", [Step::ok().usage(Usage::Asked)]);
         let gateway = Gateway::over([provider(&alpha).set("streamUsage", file)]);
         gateway.stream("m").well_formed_stream();
         let options = chats(&alpha)[0].json().get("stream_options").cloned();

@@ -96,7 +96,7 @@ impl Sim {
         let mut settings = Settings::default();
         settings.failover.budget_ms = 30_000 + rng.below(150_000) as u64;
         settings.max_attempts = 1 + rng.below(5) as u32;
-        let resolution = Names::new(&world.catalog).resolve(&world.catalog, &settings, &[], Kind::Chat);
+        let resolution = Names::new(&world.catalog).resolve(&world.catalog, &settings, "", Kind::Chat);
         let mut sim = Sim {
             world,
             live: Live::new(),
