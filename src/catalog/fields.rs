@@ -128,6 +128,16 @@ impl<'a> Fields<'a> {
         number
     }
 
+    /// A number of at least zero.
+    pub fn not_negative(&self, name: &'static str) -> Option<f64> {
+        let value = self.value(name)?;
+        let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
+        if number.is_none() {
+            self.error(name, format!("must be a number of at least 0 (it is {})", shown(value)));
+        }
+        number
+    }
+
     /// A number above zero; what is unknown is written `null`.
     pub fn positive(&self, name: &'static str) -> Option<f64> {
         let value = self.value(name)?;

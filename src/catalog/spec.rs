@@ -696,6 +696,12 @@ mod tests {
         check(json!({"auth": {"type": "query", "envKeys": ["K"]}}), "auth.query: is missing");
         check(json!({"limits": {"rpm": 0}}), "limits.rpm: must be a number above 0, or null");
         check(json!({"limits": {"rpm": -1}}), "limits.rpm");
+        let model = |name: &str, value| json!({"models": [{"id": "m", name: value}]});
+        check(model("credits", json!({"perMTokIn": -1})), "models[0].credits.perMTokIn: must be a number of");
+        check(
+            model("paidEquivalent", json!({"inPerM": 1, "outPerM": -1})),
+            "models[0].paidEquivalent.outPerM",
+        );
         check(json!({"limits": {"rpm": "30"}}), "limits.rpm");
         check(
             json!({"limits": {"rpd": {"max": 1, "window": "daily"}}}),

@@ -101,15 +101,17 @@ fn read_caps(object: &Fields<'_>) -> Caps {
 
 fn read_credits(object: &Fields<'_>) -> Option<Credits> {
     let credits = object.object("credits")?;
-    let rate = |name| credits.number(name).filter(|rate| *rate >= 0.0);
-    let read = Credits { per_m_tok_in: rate("perMTokIn"), per_m_tok_out: rate("perMTokOut") };
+    let read = Credits {
+        per_m_tok_in: credits.not_negative("perMTokIn"),
+        per_m_tok_out: credits.not_negative("perMTokOut"),
+    };
     credits.finish();
     (read.per_m_tok_in.is_some() || read.per_m_tok_out.is_some()).then_some(read)
 }
 
 fn read_paid_equivalent(object: &Fields<'_>) -> Option<PaidEquivalent> {
     let price = object.object("paidEquivalent")?;
-    let (in_per_m, out_per_m) = (price.number("inPerM"), price.number("outPerM"));
+    let (in_per_m, out_per_m) = (price.not_negative("inPerM"), price.not_negative("outPerM"));
     price.finish();
     Some(PaidEquivalent { in_per_m: in_per_m?, out_per_m: out_per_m? })
 }
