@@ -277,8 +277,9 @@ impl Story<'_> {
         last: Option<With>,
         usage: Option<Usage>,
     ) {
+        let error = redacted(error, &self.snapshot.redactor);
         self.record(error.status, Some(&error.code), failover, last, usage);
-        self.turn.refuse(&redacted(error, &self.snapshot.redactor));
+        self.turn.refuse(&error);
     }
 
     fn record(
@@ -364,6 +365,9 @@ fn broken_off(hop: Option<&Hop>) -> ApiError {
 fn redacted(error: &ApiError, redactor: &Redactor) -> ApiError {
     let mut error = error.clone();
     error.message = redactor.redact(&error.message).into_owned();
+    // Upstreams name the code and the field, so these may hold anything too.
+    error.code = redactor.redact(&error.code).into_owned();
+    error.param = error.param.map(|param| redactor.redact(&param).into_owned());
     error.freeway.values_mut().for_each(|value| redact_value(redactor, value));
     error
 }

@@ -54,6 +54,16 @@ fn a3_an_echoed_key_is_masked_in_odd_bodies_too() {
 }
 
 #[test]
+fn a3_a_key_that_could_be_an_error_code_is_masked_too() {
+    let word = "alphakey0123456789abcdef";
+    let error = json!({"error": {"message": "odd", "code": word, "param": word, "type": word}});
+    let alpha = mock_that("alpha", [Step::json(400, &error)]);
+    let gateway = Gateway::over([provider(&alpha).keys([word])]);
+    gateway.chat("m").never_says(word);
+    gateway.get("/api/logs").ok().never_says(word);
+}
+
+#[test]
 fn a3_an_echoed_key_is_masked_in_a_stream() {
     let error = json!({"error": {"message": format!("the key {KEY} died"), "code": 500}}).to_string();
     let (_alpha, gateway) = holding(Step::events([delta("half"), error]));
