@@ -284,7 +284,7 @@ impl Bed {
 }
 
 fn header_list(pairs: &[(&str, &str)]) -> Headers {
-    Headers(pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect())
+    pairs.iter().copied().collect()
 }
 
 /// Everything but `a` serves.

@@ -130,7 +130,7 @@ struct LimitHeader {
 /// Every limit that headers describe: `x-ratelimit-{remaining,reset}[-requests|-tokens][-minute|-day|...]`, vendors'
 /// own prefixes, and the IETF `RateLimit` field in both of its spellings.
 fn limits(headers: &Headers, now: Now) -> impl Iterator<Item = LimitHeader> {
-    headers.0.iter().filter(|(name, _)| name.contains("ratelimit") || name.contains("rate-limit")).flat_map(
+    headers.iter().filter(|(name, _)| name.contains("ratelimit") || name.contains("rate-limit")).flat_map(
         move |(name, value)| {
             let mut found = Vec::new();
             if name == "ratelimit" && value.contains(';') {
@@ -265,7 +265,7 @@ mod tests {
     const WEEK_MS: u64 = 7 * 86_400_000;
 
     fn headers(pairs: &[(&str, &str)]) -> Headers {
-        Headers(pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect())
+        pairs.iter().copied().collect()
     }
 
     fn check(pairs: &[(&str, &str)], body: &str, expected: Option<u64>) {

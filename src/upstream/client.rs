@@ -311,12 +311,14 @@ impl Reply {
         call.barren_bytes.set(0);
         let (parts, body) = response.into_parts();
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-        let headers =
-            parts.headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+        let mut headers = Headers::default();
+        for (name, value) in &parts.headers {
+            headers.push(name.as_str(), &String::from_utf8_lossy(value.as_bytes()));
+        }
         let coding = parts.headers.get(header::CONTENT_ENCODING).map(text).unwrap_or_default();
         Reply {
             status: parts.status.as_u16(),
-            headers: Headers(headers),
+            headers,
             body: ReplyBody {
                 reader: body.into_reader(),
                 call: Rc::clone(call),

@@ -192,8 +192,7 @@ mod tests {
     #[test]
     fn only_limits_with_a_window_are_believed() {
         let check = |pairs: &[(&str, &str)], expected: &[(Metric, f64)]| {
-            let headers =
-                Headers(pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect());
+            let headers: Headers = pairs.iter().copied().collect();
             assert_eq!(observed_limits(&headers), expected, "{pairs:?}");
         };
         check(

@@ -69,13 +69,56 @@ pub struct Fault {
     pub request_sent: bool,
 }
 
-/// Response headers, names in lower case, in order of arrival.
+/// Response headers, names in lower case, in order of arrival. Kept as one text, because an answer has two dozen of them
+/// and few are ever looked at.
 #[derive(Clone, Debug, Default)]
-pub struct Headers(pub Vec<(String, String)>);
+pub struct Headers {
+    text: String,
+    /// Where each name ends, and each value; a name begins where the value before it ends.
+    ends: Vec<(usize, usize)>,
+}
 
 impl Headers {
+    /// Adds a header; `name` is in lower case.
+    pub fn push(&mut self, name: &str, value: &str) {
+        self.text.push_str(name);
+        let name_ends = self.text.len();
+        self.text.push_str(value);
+        self.ends.push((name_ends, self.text.len()));
+    }
+
     /// The first value under `name`, which is given in lower case.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// All names with their values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let begins = std::iter::once(0).chain(self.ends.iter().map(|(_, ends)| *ends));
+        begins.zip(&self.ends).map(|(begins, (name_ends, ends))| {
+            (&self.text[begins..*name_ends], &self.text[*name_ends..*ends])
+        })
+    }
+}
+
+impl<N: AsRef<str>, V: AsRef<str>> FromIterator<(N, V)> for Headers {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Headers {
+        let mut headers = Headers::default();
+        for (name, value) in pairs {
+            headers.push(name.as_ref(), value.as_ref());
+        }
+        headers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_several_values_counts() {
+        let headers: Headers = [("a", "1"), ("b", ""), ("a", "2")].into_iter().collect();
+        assert_eq!((headers.get("a"), headers.get("b"), headers.get("c")), (Some("1"), Some(""), None));
+        assert_eq!(headers.iter().collect::<Vec<_>>(), [("a", "1"), ("b", ""), ("a", "2")]);
     }
 }

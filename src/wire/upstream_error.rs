@@ -120,7 +120,7 @@ impl Reader {
             ("headers", Value::Object(headers)) => {
                 for (name, value) in headers.iter().take(MARKS_MAX) {
                     let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                    self.error.headers.0.push((name.to_ascii_lowercase(), value));
+                    self.error.headers.push(&name.to_ascii_lowercase(), &value);
                 }
             }
             ("object", Value::String(word)) => self.mark(word),

@@ -404,7 +404,7 @@ fn limited(wait_ms: u64, rng: &mut Rng) -> Reply {
 
 fn of_reply(reply: &Reply) -> Headers {
     match reply {
-        Reply::Status { headers, .. } => Headers(headers.clone()),
+        Reply::Status { headers, .. } => headers.iter().map(|(name, value)| (name, value)).collect(),
         _ => Headers::default(),
     }
 }
