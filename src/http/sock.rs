@@ -48,9 +48,9 @@ pub fn limit_memory() {
 }
 
 /// With two, readers and workers wait for each other's allocations often enough to cost a tenth of the processor time of
-/// a busy gateway; six take no memory that could be measured beside them.
+/// a busy gateway; four take next to no memory beside them.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-const ARENAS_MAX: libc::c_int = 6;
+const ARENAS_MAX: libc::c_int = 4;
 
 /// Above all that an ordinary request needs, so that only large bodies and answers pay for fresh pages.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

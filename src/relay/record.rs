@@ -230,11 +230,13 @@ impl TurnLog {
 
     /// Keeps a turn, and forgets the oldest when there are too many.
     pub fn push(&self, record: TurnRecord) {
+        let record = Arc::new(record);
         let mut turns = self.turns.lock();
-        if turns.len() == TURNS_MAX {
-            turns.pop_front();
-        }
-        turns.push_back(Arc::new(record));
+        let oldest = if turns.len() == TURNS_MAX { turns.pop_front() } else { None };
+        turns.push_back(record);
+        drop(turns);
+        // Taken apart only now, so that nobody waits for it.
+        drop(oldest);
     }
 
     /// The newest `count` turns, newest first; those of earlier runs are read from the store.
