@@ -44,18 +44,13 @@ impl Outlet {
         Outlet { sink, state: State::Held }
     }
 
-    /// Whether a delta has left.
-    pub fn committed(&self) -> bool {
-        self.state == State::Committed
-    }
-
     /// Whether writing failed, which means that the client left or reads too slowly.
     pub fn gone(&self) -> bool {
         self.state == State::Gone
     }
 
     /// Sends headers if need be and a comment, so that a waiting client and what lies between know that we live.
-    pub fn keep_alive(&mut self, route: &RouteInfo) {
+    pub fn keep_alive(&mut self, route: impl FnOnce() -> RouteInfo) {
         self.begin(route);
         if self.state != State::Gone {
             let sent = self.sink.frames(b": keep-alive\n\n");
@@ -63,8 +58,8 @@ impl Outlet {
         }
     }
 
-    /// Sends events of an answer: from now on nobody else may give one.
-    pub fn commit(&mut self, route: &RouteInfo, frames: &[u8]) {
+    /// Sends events of an answer: from now on nobody else may give one. `route` is asked only while no headers have left.
+    pub fn commit(&mut self, route: impl FnOnce() -> RouteInfo, frames: &[u8]) {
         self.begin(route);
         if self.state == State::Begun {
             self.state = State::Committed;
@@ -76,7 +71,7 @@ impl Outlet {
     }
 
     /// Sends the last events of a complete answer, and ends it.
-    pub fn finish(&mut self, route: &RouteInfo, frames: &[u8]) {
+    pub fn finish(&mut self, route: impl FnOnce() -> RouteInfo, frames: &[u8]) {
         self.begin(route);
         if self.state != State::Gone {
             let sent = self.sink.end(frames);
@@ -101,9 +96,9 @@ impl Outlet {
         self.close();
     }
 
-    fn begin(&mut self, route: &RouteInfo) {
+    fn begin(&mut self, route: impl FnOnce() -> RouteInfo) {
         if self.state == State::Held {
-            let sent = self.sink.begin(route);
+            let sent = self.sink.begin(&route());
             self.state = State::Begun;
             self.note(sent);
         }

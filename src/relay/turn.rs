@@ -159,13 +159,9 @@ impl Turn {
     pub fn keep_alive_by(self: &Rc<Turn>, watch: &Watch) {
         let turn = Rc::clone(self);
         watch.on_pulse(Box::new(move || {
-            let waiting = !turn.committed();
-            let mut info = turn.info_now();
-            if waiting {
-                // Somebody else may yet serve.
-                (info.provider, info.model) = (None, None);
-            }
-            turn.outlet.borrow_mut().keep_alive(&info);
+            // Headers that leave before the commit cannot say who will serve.
+            let nobody_yet = || RouteInfo { provider: None, model: None, ..turn.info_now() };
+            turn.outlet.borrow_mut().keep_alive(nobody_yet);
             Some(clock::instant() + turn.keep_alive)
         }));
         watch.set_pulse(Some(self.hold_ends.max(clock::instant())));
@@ -179,13 +175,13 @@ impl Turn {
     /// Sends events of the answer: from now on nobody else may give one.
     pub fn commit(&self, frames: &[u8]) {
         self.mark_first_token();
-        self.outlet.borrow_mut().commit(&self.info_now(), frames);
+        self.outlet.borrow_mut().commit(|| self.info_now(), frames);
     }
 
     /// Sends the last events of the answer.
     pub fn finish(&self, frames: &[u8]) {
         self.mark_first_token();
-        self.outlet.borrow_mut().finish(&self.info_now(), frames);
+        self.outlet.borrow_mut().finish(|| self.info_now(), frames);
     }
 
     fn mark_first_token(&self) {
