@@ -18,14 +18,9 @@ pub struct Sizes {
     /// Jobs that wait for a thread.
     pub queue_max: usize,
     pub stack_bytes: usize,
-    /// A thread without work ends after this, ...
+    /// A thread without work ends after this.
     pub idle: Duration,
-    /// ... but so many stay on for [`KEPT_IDLE`], so that the next few jobs find a thread that is warm.
-    pub kept: usize,
 }
-
-/// How long the last few threads wait for work.
-const KEPT_IDLE: Duration = Duration::from_secs(90);
 
 /// What a pool is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,7 +177,6 @@ impl<J: Send + 'static> Shared<J> {
 
     /// Waits at the desk; `None` when this thread is to end.
     fn next_order(&self, desk: &Arc<Desk<J>>) -> Option<J> {
-        let mut patience = self.sizes.idle;
         let mut order = desk.order.lock();
         loop {
             match std::mem::replace(&mut *order, Order::Wait) {
@@ -190,29 +184,24 @@ impl<J: Send + 'static> Shared<J> {
                 Order::GoHome => return None,
                 Order::Wait => {}
             }
-            if desk.changed.wait_for(&mut order, patience).timed_out() && matches!(*order, Order::Wait) {
+            if desk.changed.wait_for(&mut order, self.sizes.idle).timed_out() && matches!(*order, Order::Wait)
+            {
                 // The state is never locked by anyone who holds a desk, but for this thread, which lets go first.
                 drop(order);
-                let kept = if patience < KEPT_IDLE { self.sizes.kept } else { 0 };
-                if self.leave(desk, kept) {
+                if self.leave(desk) {
                     return None;
                 }
-                patience = KEPT_IDLE.max(self.sizes.idle);
                 order = desk.order.lock();
             }
         }
     }
 
-    /// Takes this thread off the list of idle ones; false when it is one of the `kept` that stay, and when somebody has
-    /// taken it off to give it a job.
-    fn leave(&self, desk: &Arc<Desk<J>>, kept: usize) -> bool {
+    /// Takes this thread off the list of idle ones; false when somebody has taken it off to give it a job.
+    fn leave(&self, desk: &Arc<Desk<J>>) -> bool {
         let mut state = self.state.lock();
         let Some(at) = state.idle.iter().position(|idle| Arc::ptr_eq(idle, desk)) else {
             return false;
         };
-        if state.idle.len() <= kept {
-            return false;
-        }
         state.idle.remove(at);
         state.threads -= 1;
         true
@@ -237,12 +226,8 @@ mod tests {
     type Job = Box<dyn FnOnce() + Send>;
 
     fn pool(threads_max: usize, queue_max: usize, idle_ms: u64) -> Pool<Job> {
-        pool_that_keeps(0, threads_max, queue_max, idle_ms)
-    }
-
-    fn pool_that_keeps(kept: usize, threads_max: usize, queue_max: usize, idle_ms: u64) -> Pool<Job> {
         let idle = Duration::from_millis(idle_ms);
-        let sizes = Sizes { name: "test", threads_max, queue_max, stack_bytes: 128 << 10, idle, kept };
+        let sizes = Sizes { name: "test", threads_max, queue_max, stack_bytes: 128 << 10, idle };
         Pool::new(sizes, |job: Job| job())
     }
 
@@ -290,17 +275,6 @@ mod tests {
         eventually("all are idle", || pool.load().idle == 3);
         let first = thread_of(&pool);
         assert!((0..20).all(|_| thread_of(&pool) == first));
-    }
-
-    #[test]
-    fn the_last_few_idle_threads_stay() {
-        let pool = pool_that_keeps(1, 3, 0, 20);
-        drop([occupy(&pool), occupy(&pool), occupy(&pool)]);
-        eventually("two have gone", || pool.load() == Load { idle: 1, ..Load::default() });
-        // Long past its first wait, the last one still takes a job.
-        std::thread::sleep(Duration::from_millis(60));
-        assert_eq!(pool.load(), Load { idle: 1, ..Load::default() });
-        thread_of(&pool);
     }
 
     #[test]

@@ -39,9 +39,6 @@ const WORKER_STACK_BYTES: usize = 512 * 1024;
 /// Threads of ended connections wait this long for the next one.
 const READER_IDLE: Duration = Duration::from_secs(5);
 const WORKER_IDLE: Duration = Duration::from_secs(20);
-/// Threads of either kind that wait longer: starting one costs more than all of a small answer, and sixteen cost less
-/// than half a MiB.
-const THREADS_KEPT: usize = 16;
 
 /// First and longest pause after a failed accept. A connection that was closed to make room is gone within the first.
 const BACKOFF_FIRST: Duration = Duration::from_millis(2);
@@ -216,7 +213,6 @@ fn worker_sizes(settings: &ServerSettings) -> Sizes {
         queue_max: settings.queue,
         stack_bytes: WORKER_STACK_BYTES,
         idle: WORKER_IDLE,
-        kept: THREADS_KEPT,
     }
 }
 
@@ -234,7 +230,6 @@ fn readers(house: &Arc<House>, connections: usize) -> Pool<Arrival> {
         queue_max: 0,
         stack_bytes: READER_STACK_BYTES,
         idle: READER_IDLE,
-        kept: THREADS_KEPT,
     };
     let house = Arc::clone(house);
     Pool::new(sizes, move |arrival: Arrival| conn::serve(&house, arrival.line, arrival.requests))
