@@ -7,8 +7,9 @@
 //! | [`http::server`] | a connection is **accepted** and given a reader thread |
 //! | [`http::conn`] | the reader looks at the head before anything is taken off the socket, and refuses what is not sane |
 //! | [`http::routes`] | the request **enters**: route, key and rights are settled before the body |
-//! | [`http::v1`] | the body is read and understood; it is **admitted** as a [`relay::turn::Request`] and goes to a worker |
-//! | [`relay::story`] | the one loop: the model string is resolved, then attempt follows attempt |
+//! | [`http::v1`] | the body is read and understood; it is **admitted** as a [`relay::turn::Request`] and, if somebody has to be called, goes to a worker |
+//! | [`relay::intake`] | the model string is **resolved**, and what needs no upstream is settled |
+//! | [`relay::story`] | the one loop: attempt follows attempt |
 //! | [`route::failover`] | it is **routed**: who is called is chosen, and the quota reserved, in one step |
 //! | [`relay::attempt`] | the upstream is **called** through [`upstream::client`], with the body that [`upstream::adapt`] made |
 //! | [`relay::stream`] | the stream is held back until it is an answer, then passed on |
@@ -30,7 +31,7 @@
 //! | | `route` | `failover` `lessons` `live` `network` `outcome` `plan` `scoreboard` `speed` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
 //! | hands | `upstream` | `adapt` `client` `cut` `dial` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
 //! | | `store` | `db` `journal` `row` `state` `writer` | what outlives the process, written by one thread |
-//! | story | `relay` | `attempt` `books` `gateway` `outlet` `record` `route_info` `story` `stream` `turn` | one turn, from an admitted request to a recorded answer |
+//! | story | `relay` | `attempt` `books` `gateway` `intake` `outlet` `record` `route_info` `story` `stream` `turn` | one turn, from an admitted request to a recorded answer |
 //! | doors | `http` | `answer` `body` `browser` `budget` `chunked` `conn` `exchange` `head` `line` `path` `pool` `providers` `registry` `rights` `routes` `server` `sock` `v1` `views` | connections, routes, rights, surfaces |
 //! | | `cli` | `config` `init` `provider` `verify` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |

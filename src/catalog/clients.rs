@@ -1,5 +1,6 @@
 //! `data/clients.json`: the client keys that `freeway init` made, as hashes. The keys themselves are shown once and
 //! kept nowhere.
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -16,6 +17,25 @@ const FILE: &str = "clients.json";
 const FILE_MAX_BYTES: u64 = 1 << 20;
 /// Bytes of randomness in a key.
 const KEY_BYTES: usize = 24;
+
+/// Who owns what a request leaves behind: the first eight bytes of the SHA-256 of the key that it presented. Neither a
+/// name, which may change, nor anything that a key could be found from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Principal(u64);
+
+impl Principal {
+    /// Of the key with this SHA-256.
+    pub fn of(sha256: &[u8; 32]) -> Principal {
+        Principal(sha256.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+}
+
+/// Sixteen hexadecimal digits.
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
 
 fn path(data: &Path) -> PathBuf {
     data.join(FILE)
@@ -85,6 +105,12 @@ mod tests {
         assert!(issues.is_empty());
         assert_eq!(keys.iter().map(|key| &*key.name).collect::<Vec<_>>(), ["phone", "desk"]);
         assert_eq!(keys[0].sha256, <[u8; 32]>::from(Sha256::digest(&first)));
+    }
+
+    #[test]
+    fn a_principal_is_the_start_of_the_hash() {
+        let sha256: [u8; 32] = Sha256::digest("fw-a").into();
+        assert_eq!(Principal::of(&sha256).to_string(), hex(&sha256)[..16]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ring::digest::{SHA256, digest};
 
 use super::head::Head;
+use crate::catalog::clients::Principal;
 use crate::catalog::settings::{Settings, is_loopback};
 use crate::wire::error::ApiError;
 
@@ -13,10 +14,10 @@ use crate::wire::error::ApiError;
 pub enum Caller {
     /// Nobody in particular: no client keys are configured.
     Open,
-    /// An app, by the name of its key.
-    App(Arc<str>),
+    /// An app, by its key.
+    App { name: Arc<str>, principal: Principal },
     /// The owner, by the admin key.
-    Admin,
+    Admin { principal: Principal },
 }
 
 impl Caller {
@@ -24,8 +25,16 @@ impl Caller {
     pub fn name(&self) -> Option<Arc<str>> {
         match self {
             Caller::Open => None,
-            Caller::App(name) => Some(Arc::clone(name)),
-            Caller::Admin => Some("admin".into()),
+            Caller::App { name, .. } => Some(Arc::clone(name)),
+            Caller::Admin { .. } => Some("admin".into()),
+        }
+    }
+
+    /// Who owns what its requests leave behind; `None` when no key was presented.
+    pub fn principal(&self) -> Option<Principal> {
+        match self {
+            Caller::Open => None,
+            Caller::App { principal, .. } | Caller::Admin { principal } => Some(*principal),
         }
     }
 }
@@ -50,22 +59,26 @@ pub fn caller(head: &Head, settings: &Settings) -> Result<Caller, ApiError> {
             Err(unauthorized("missing API key: send `Authorization: Bearer <key>`"))
         };
     };
-    let given = digest(&SHA256, presented.as_bytes());
-    let admin = settings.admin_key.as_ref().map(|key| digest(&SHA256, key.expose().as_bytes()));
+    let given = sha256(presented);
+    let admin = settings.admin_key.as_ref().map(|key| sha256(key.expose()));
     // Every key is compared, in constant time, so that the time taken says nothing about which one came close.
-    let is_admin = admin.is_some_and(|admin| same(admin.as_ref(), given.as_ref()));
+    let is_admin = admin.is_some_and(|admin| same(&admin, &given));
     let mut app = None;
     for key in &settings.keys {
-        if same(&key.sha256, given.as_ref()) {
-            app = Some(&key.name);
+        if same(&key.sha256, &given) {
+            app = Some(key);
         }
     }
     match (is_admin, app) {
-        (true, _) => Ok(Caller::Admin),
-        (_, Some(name)) => Ok(Caller::App(Arc::clone(name))),
+        (true, _) => Ok(Caller::Admin { principal: Principal::of(&given) }),
+        (_, Some(key)) => Ok(Caller::App { name: Arc::clone(&key.name), principal: Principal::of(&given) }),
         _ if open => Ok(Caller::Open),
         _ => Err(unauthorized("invalid API key")),
     }
+}
+
+fn sha256(key: &str) -> [u8; 32] {
+    digest(&SHA256, key.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
 fn same(a: &[u8], b: &[u8]) -> bool {
@@ -107,7 +120,7 @@ fn unauthorized(message: &str) -> ApiError {
 /// # Errors
 /// 403 that says what to set.
 pub fn owner(caller: &Caller, head: &Head, peer: SocketAddr, settings: &Settings) -> Result<(), ApiError> {
-    if *caller == Caller::Admin {
+    if matches!(caller, Caller::Admin { .. }) {
         return Ok(());
     }
     let refused = |message: &str| Err(ApiError::new(403, "admin_required", message));
@@ -142,10 +155,8 @@ mod tests {
     use crate::http::head::check_head;
 
     fn settings(keys: &[&str], admin: Option<&str>) -> Settings {
-        let keys = keys.iter().map(|key| ClientKey {
-            name: format!("app-{key}").into(),
-            sha256: digest(&SHA256, key.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes"),
-        });
+        let keys =
+            keys.iter().map(|key| ClientKey { name: format!("app-{key}").into(), sha256: sha256(key) });
         Settings {
             keys: keys.collect(),
             admin_key: admin.map(crate::base::text::Secret::new),
@@ -185,7 +196,10 @@ mod tests {
             Some(Caller::Open)
         );
         assert_eq!(caller(&head(""), &settings(&[], Some("A"))).ok(), Some(Caller::Open));
-        assert_eq!(caller(&head("x-api-key: A\r\n"), &settings(&[], Some("A"))).ok(), Some(Caller::Admin));
+        assert_eq!(
+            caller(&head("x-api-key: A\r\n"), &settings(&[], Some("A"))).ok(),
+            Some(Caller::Admin { principal: Principal::of(&sha256("A")) })
+        );
     }
 
     #[test]
@@ -200,7 +214,15 @@ mod tests {
         assert!(!may("", far, &open));
         assert!(!may("x-forwarded-for: 10.0.0.1\r\n", near, &open));
         assert!(!may("", near, &settings(&[], Some("A"))));
-        assert!(owner(&Caller::Admin, &head(""), far, &settings(&[], Some("A"))).is_ok());
+        assert!(
+            owner(
+                &Caller::Admin { principal: Principal::of(&sha256("A")) },
+                &head(""),
+                far,
+                &settings(&[], Some("A"))
+            )
+            .is_ok()
+        );
         let rebound =
             check_head(b"GET /api/logs HTTP/1.1\r\nhost: evil.example\r\n\r\n").expect("well formed");
         assert!(owner(&Caller::Open, &rebound, near, &open).is_err());

@@ -15,8 +15,8 @@ use crate::catalog::listing::listing;
 use crate::catalog::settings::Strategy;
 use crate::relay::outlet::{Outlet, Sink};
 use crate::relay::route_info::RouteInfo;
-use crate::relay::story;
 use crate::relay::turn::{Controls, Operation, Request};
+use crate::relay::{intake, story};
 use crate::wire::body::Body;
 use crate::wire::chat::ChatFacts;
 use crate::wire::embeddings::EmbeddingFacts;
@@ -34,7 +34,7 @@ pub fn embeddings(visit: Visit<'_>) -> Admission {
     inference(visit, |body, _| EmbeddingFacts::read(body).map(|facts| Operation::Embeddings(Box::new(facts))))
 }
 
-/// Reads the body, makes a turn of it, and hands that to a worker.
+/// Reads the body, settles what needs no upstream, and hands the rest to a worker.
 fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiError>) -> Admission {
     let controls = match controls(visit.head) {
         Ok(controls) => controls,
@@ -43,7 +43,7 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
     let settings = &visit.gateway.snapshot().settings;
     let (max_bytes, max_messages) = (settings.server.body_bytes, settings.max_messages);
     let gateway = Arc::clone(visit.gateway);
-    let (id, client) = (visit.request_id.clone(), visit.caller.name());
+    let (id, client, principal) = (visit.request_id.clone(), visit.caller.name(), visit.caller.principal());
     let terms = visit.terms(max_bytes);
     let then = move |bytes: Vec<u8>| {
         let arrived = clock::now();
@@ -53,11 +53,14 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
             Ok(made) => made,
             Err(error) => return Next::Answer(Answer::error(&error)),
         };
-        let request = Request { id, client, body, operation, controls, arrived };
-        Next::Work(Box::new(move |responder| {
+        let request = Request { id, client, principal, body, operation, controls, arrived };
+        let prepared = intake::prepare(&gateway, request);
+        let needs_upstream = prepared.needs_upstream();
+        let tell = move |responder: Responder| {
             let cut = Arc::clone(responder.cut());
-            story::tell(&gateway, request, Outlet::new(Box::new(Surface::new(responder))), &cut);
-        }))
+            story::tell(&gateway, prepared, Outlet::new(Box::new(Surface::new(responder))), &cut);
+        };
+        if needs_upstream { Next::Work(Box::new(tell)) } else { Next::Here(Box::new(tell)) }
     };
     Admission::Body(terms, Box::new(then))
 }

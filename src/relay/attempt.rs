@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::books::Books;
 use super::story::served;
 use super::stream::{Relay, Streamed};
-use super::turn::{Operation, Turn};
+use super::turn::{Last, Operation, Turn};
 use crate::base::clock;
 use crate::base::text::fresh_id;
 use crate::catalog::provider::{Key, Model, Provider};
@@ -131,7 +131,7 @@ fn pass_stream(
     let usage = relay.usage();
     let ending = match streamed {
         Streamed::Whole(frames) => {
-            if books.served(served(headers, target, turn.prompt_tokens), usage) {
+            if books.served(served(headers, target, turn.prompt_tokens), usage, Last::Frames(&frames)) {
                 turn.finish(&frames);
                 relay.drain(reply);
                 Ending::Served
@@ -167,7 +167,7 @@ fn stream_of_whole(
     {
         return (Ending::NoAnswer(NoAnswer::WrongShape), Some(usage));
     }
-    if !books.served(served(headers, target, turn.prompt_tokens), usage) {
+    if !books.served(served(headers, target, turn.prompt_tokens), usage, Last::Frames(&frames)) {
         return (Ending::ClientLeft, Some(usage));
     }
     turn.finish(&frames);
@@ -208,7 +208,7 @@ fn read_whole(
     };
     match whole {
         Ok((body, usage)) => {
-            if !books.served(served(headers, target, turn.prompt_tokens), usage) {
+            if !books.served(served(headers, target, turn.prompt_tokens), usage, Last::Whole(&body)) {
                 return (Ending::ClientLeft, Some(usage));
             }
             turn.send_whole(body, usage.estimated);

@@ -3,6 +3,7 @@
 //! They are closed before the last byte of an answer leaves, so that whoever asks right after it finds the counters
 //! settled and the turn recorded.
 use super::gateway::Gateway;
+use super::turn::Last;
 use crate::base::clock;
 use crate::catalog::Catalog;
 use crate::quota::Spent;
@@ -22,7 +23,7 @@ pub struct Books<'a> {
     /// Whether the request has a top-level field of that name.
     pub has_field: &'a dyn Fn(&str) -> bool,
     /// Records a turn that is about to be served.
-    pub on_served: &'a dyn Fn(&Failover, Usage),
+    pub on_served: &'a dyn Fn(&Failover, Usage, &Last<'_>),
 }
 
 impl Books<'_> {
@@ -42,7 +43,7 @@ impl Books<'_> {
 
     /// The answer is whole, and about to leave. False when nobody is there to take it, and then nothing is booked.
     #[must_use = "an answer without a client is not sent"]
-    pub fn served(&mut self, outcome: Outcome, usage: Usage) -> bool {
+    pub fn served(&mut self, outcome: Outcome, usage: Usage, last: Last<'_>) -> bool {
         if self.cut.is_cut() {
             return false;
         }
@@ -50,7 +51,7 @@ impl Books<'_> {
             outcome,
             Spent { prompt_tokens: usage.prompt, output_tokens: usage.completion, ..Spent::default() },
         );
-        (self.on_served)(self.failover, usage);
+        (self.on_served)(self.failover, usage, &last);
         true
     }
 

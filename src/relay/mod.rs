@@ -3,6 +3,7 @@
 pub mod attempt;
 pub mod books;
 pub mod gateway;
+pub mod intake;
 pub mod outlet;
 pub mod record;
 pub mod route_info;

@@ -1,5 +1,5 @@
-//! The story of one turn, from an admitted request to a recorded answer: resolve, order, then attempt after attempt
-//! until somebody serves, nobody is left, or the client is gone. The one attempt loop, for all surfaces.
+//! The story of one turn, from a prepared request to a recorded answer: attempt after attempt until somebody serves,
+//! nobody is left, or the client is gone. The one attempt loop, for all surfaces.
 //!
 //! Locks on live state are taken between I/O only, and never while another lock is held.
 use std::rc::Rc;
@@ -11,9 +11,10 @@ use serde_json::Value;
 use super::attempt::{self, Attempted, Ending, Target};
 use super::books::Books;
 use super::gateway::Gateway;
+use super::intake::Prepared;
 use super::outlet::Outlet;
 use super::record;
-use super::turn::{Controls, Operation, Request, Turn};
+use super::turn::{Controls, Last, Operation, Request, Turn};
 use crate::base::clock;
 use crate::base::text::Redactor;
 use crate::catalog::ModelIx;
@@ -32,19 +33,10 @@ use crate::wire::error::ApiError;
 use crate::wire::exchange::Headers;
 use crate::wire::usage::Usage;
 
-/// Serves `request` into `outlet`. `cut` ends upstream calls when the client leaves.
-pub fn tell(gateway: &Gateway, request: Request, outlet: Outlet, cut: &Arc<Cut>) {
-    let snapshot = gateway.snapshot();
-    let Request { id, client, body, operation, controls, arrived } = request;
-    let ask = operation.ask();
-    let (model, models) = operation.asked();
-    let (names, catalog, settings) = (&snapshot.names, &snapshot.catalog, &snapshot.settings);
-    let (requested, resolution) = if models.is_empty() {
-        (model.to_owned(), names.resolve(catalog, settings, model, ask.kind))
-    } else {
-        (models.join(", "), names.resolve_list(catalog, settings, models, ask.kind))
-    };
-    let route: Arc<str> = resolution.route.as_str().into();
+/// Serves a request into `outlet`. `cut` ends upstream calls when the client leaves.
+pub fn tell(gateway: &Gateway, prepared: Prepared, outlet: Outlet, cut: &Arc<Cut>) {
+    let Prepared { request, snapshot, ask, resolution, requested, route } = prepared;
+    let Request { id, client, principal: _, body, operation, controls, arrived } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
     let story = Story {
         gateway,
@@ -55,7 +47,7 @@ pub fn tell(gateway: &Gateway, request: Request, outlet: Outlet, cut: &Arc<Cut>)
         body: &body,
         ask,
         resolution,
-        requested: requested.into(),
+        requested,
         route,
         cut,
     };
@@ -171,8 +163,9 @@ impl Story<'_> {
             first_byte: self.first_byte(provider.timeouts.first_byte_ms),
             budget_ends: clock::instant() + Duration::from_millis(budget_ms),
         };
-        let served =
-            |failover: &Failover, usage| self.record(200, None, Some(failover), Some(with), Some(usage));
+        let served = |failover: &Failover, usage, _last: &Last<'_>| {
+            self.record(200, None, Some(failover), Some(with), Some(usage))
+        };
         let mut books = Books {
             gateway: self.gateway,
             catalog,

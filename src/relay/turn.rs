@@ -1,4 +1,5 @@
 //! A request, and the turn that it becomes: what those see of it who carry its answer.
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::outlet::Outlet;
 use super::route_info::RouteInfo;
 use crate::base::clock::{self, Now};
+use crate::catalog::clients::Principal;
 use crate::catalog::names::Kind;
 use crate::catalog::provider::Caps;
 use crate::catalog::settings::{Strategy, StreamSettings};
@@ -18,6 +20,7 @@ use crate::wire::body::Body;
 use crate::wire::chat::ChatFacts;
 use crate::wire::embeddings::EmbeddingFacts;
 use crate::wire::error::ApiError;
+use crate::wire::fold::fold;
 
 /// An admitted request.
 pub struct Request {
@@ -25,6 +28,8 @@ pub struct Request {
     pub id: String,
     /// The name of the client's key.
     pub client: Option<Arc<str>>,
+    /// Who owns what it leaves behind; `None` when no key was presented.
+    pub principal: Option<Principal>,
     pub body: Body,
     pub operation: Operation,
     pub controls: Controls,
@@ -92,6 +97,16 @@ pub struct Turn {
     hold_ends: Instant,
     keep_alive: Duration,
     first_token: Cell<Option<Now>>,
+    /// The frames that have left, when somebody wants the answer whole.
+    kept: RefCell<Option<Vec<u8>>>,
+}
+
+/// The last of an answer, on its way to the client.
+pub enum Last<'a> {
+    /// A whole JSON answer.
+    Whole(&'a [u8]),
+    /// The last events of a stream.
+    Frames(&'a [u8]),
 }
 
 impl Turn {
@@ -111,6 +126,24 @@ impl Turn {
             hold_ends: clock::instant() + Duration::from_millis(stream.hold_ms),
             keep_alive: Duration::from_millis(stream.keep_alive_ms),
             first_token: Cell::new(None),
+            kept: RefCell::new(None),
+        }
+    }
+
+    /// From now on, what is streamed is kept as well, so that the answer can be had whole.
+    pub fn keep_answer(&self) {
+        *self.kept.borrow_mut() = Some(Vec::new());
+    }
+
+    /// The whole answer, given its last part; `None` for a stream that was not kept. Usage stands in it only if the
+    /// client asked for it.
+    pub fn whole_answer<'a>(&self, last: &Last<'a>) -> Option<Cow<'a, [u8]>> {
+        match last {
+            Last::Whole(body) => Some(Cow::Borrowed(body)),
+            Last::Frames(frames) => {
+                let kept = self.kept.borrow();
+                Some(Cow::Owned(fold(&[kept.as_ref()?.as_slice(), frames].concat())))
+            }
         }
     }
 
@@ -175,6 +208,9 @@ impl Turn {
     /// Sends events of the answer: from now on nobody else may give one.
     pub fn commit(&self, frames: &[u8]) {
         self.mark_first_token();
+        if let Some(kept) = self.kept.borrow_mut().as_mut() {
+            kept.extend_from_slice(frames);
+        }
         self.outlet.borrow_mut().commit(|| self.info_now(), frames);
     }
 
