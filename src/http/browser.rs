@@ -12,7 +12,7 @@ const EXPOSED: &str = "x-request-id, x-freeway-route, x-freeway-provider, x-free
                        x-freeway-ms, x-freeway-trail, x-freeway-usage, x-freeway-context, x-freeway-session, \
                        x-freeway-cache, x-freeway-cache-score, x-freeway-explored, x-freeway-limit-scope, retry-after";
 /// Methods that any of our routes takes; which of them this one takes stands in `Allow`.
-const METHODS: &str = "GET, POST, DELETE, OPTIONS";
+const METHODS: &str = "GET, POST, PUT, PATCH, DELETE, OPTIONS";
 /// How long a browser may remember a preflight, in seconds.
 const MAX_AGE_S: &str = "86400";
 /// Most requested headers that are looked at.
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(answer.status, 204);
         assert_eq!(get("access-control-allow-origin"), Some("app://notes.local"));
         assert_eq!(get("access-control-allow-headers"), Some("authorization, x-stainless-os"));
-        assert_eq!(get("access-control-allow-methods"), Some("GET, POST, DELETE, OPTIONS"));
+        assert_eq!(get("access-control-allow-methods"), Some("GET, POST, PUT, PATCH, DELETE, OPTIONS"));
         let stranger = preflight(&head("https://evil.example"), &settings, "POST, OPTIONS");
         assert!(stranger.headers.iter().all(|(name, _)| !name.starts_with("access-control")));
     }

@@ -16,6 +16,8 @@ pub mod browser;
 pub mod path;
 pub mod rights;
 
+pub mod change;
+
 pub mod providers;
 pub mod v1;
 pub mod views;

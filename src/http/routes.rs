@@ -51,52 +51,47 @@ enum Right {
 
 type Handler = fn(Visit<'_>) -> Admission;
 
-/// One route. A path that ends in `/*` takes everything below it.
+/// One route. A `*` that ends the path takes everything below it, one within the path takes one segment; what it took
+/// is the visit's `rest`.
 struct Route {
     path: &'static str,
     right: Right,
-    get: Option<Handler>,
-    post: Option<Handler>,
-    delete: Option<Handler>,
+    /// By [`METHODS`].
+    handlers: [Option<Handler>; METHODS.len()],
 }
 
-const fn get(path: &'static str, right: Right, handler: Handler) -> Route {
-    Route { path, right, get: Some(handler), post: None, delete: None }
+/// Methods that routes may have. `HEAD` is answered as `GET`, `OPTIONS` everywhere.
+const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+
+const fn anybody(path: &'static str) -> Route {
+    Route { path, right: Right::Anybody, handlers: [None; METHODS.len()] }
 }
 
-const fn post(path: &'static str, right: Right, handler: Handler) -> Route {
-    Route { path, right, get: None, post: Some(handler), delete: None }
+const fn client(path: &'static str) -> Route {
+    Route { right: Right::Client, ..anybody(path) }
+}
+
+const fn owner(path: &'static str) -> Route {
+    Route { right: Right::Owner, ..anybody(path) }
 }
 
 /// Every route, in the order in which they are tried.
 const ROUTES: &[Route] = &[
-    get("/", Right::Anybody, views::page),
-    get("/healthz", Right::Anybody, views::health),
-    get("/readyz", Right::Anybody, views::ready),
-    post("/v1/chat/completions", Right::Client, v1::chat),
-    post("/v1/embeddings", Right::Client, v1::embeddings),
-    get("/v1/models", Right::Client, v1::models),
-    get("/v1/models/*", Right::Client, v1::model),
-    get("/api/providers", Right::Owner, providers::list),
-    get("/api/stats", Right::Owner, views::stats),
-    get("/api/logs", Right::Owner, views::logs),
-    Route {
-        path: "/api/benches",
-        right: Right::Owner,
-        get: Some(providers::benches),
-        post: None,
-        delete: Some(views::lift_benches),
-    },
-    Route {
-        path: "/api/benches/*",
-        right: Right::Owner,
-        get: None,
-        post: None,
-        delete: Some(views::lift_benches),
-    },
-    post("/api/reload", Right::Owner, views::reload),
-    post("/api/refresh", Right::Owner, views::refresh),
-    post("/_refresh", Right::Owner, views::refresh),
+    anybody("/").get(views::page),
+    anybody("/healthz").get(views::health),
+    anybody("/readyz").get(views::ready),
+    client("/v1/chat/completions").post(v1::chat),
+    client("/v1/embeddings").post(v1::embeddings),
+    client("/v1/models").get(v1::models),
+    client("/v1/models/*").get(v1::model),
+    owner("/api/providers").get(providers::list),
+    owner("/api/stats").get(views::stats),
+    owner("/api/logs").get(views::logs),
+    owner("/api/benches").get(providers::benches).delete(views::lift_benches),
+    owner("/api/benches/*").delete(views::lift_benches),
+    owner("/api/reload").post(views::reload),
+    owner("/api/refresh").post(views::refresh),
+    owner("/_refresh").post(views::refresh),
 ];
 
 /// The door of the server: every request goes through here.
@@ -112,8 +107,10 @@ fn admit(gateway: &Arc<Gateway>, head: &Head, peer: SocketAddr) -> Admission {
     common.extend(browser::origin_headers(head, &snapshot.settings));
     let found = find(&path);
     if head.method() == "OPTIONS" {
-        let allow =
-            found.map_or_else(|| "GET, HEAD, POST, DELETE, OPTIONS".to_owned(), |(route, _)| route.allow());
+        let allow = found.map_or_else(
+            || "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".to_owned(),
+            |(route, _)| route.allow(),
+        );
         return Admission::Answer(browser::preflight(head, &snapshot.settings, &allow));
     }
     let mut visit = Visit { gateway, head, caller: Caller::Open, rest: "", request_id, common };
@@ -156,26 +153,37 @@ fn permit(
 }
 
 impl Route {
-    /// `HEAD` is answered as `GET`; the body is left out further down.
+    const fn get(self, handler: Handler) -> Route {
+        self.on(0, handler)
+    }
+
+    const fn post(self, handler: Handler) -> Route {
+        self.on(1, handler)
+    }
+
+    const fn delete(self, handler: Handler) -> Route {
+        self.on(4, handler)
+    }
+
+    const fn on(mut self, method: usize, handler: Handler) -> Route {
+        self.handlers[method] = Some(handler);
+        self
+    }
+
     fn handler(&self, method: &str) -> Option<Handler> {
-        match method {
-            "GET" | "HEAD" => self.get,
-            "POST" => self.post,
-            "DELETE" => self.delete,
-            _ => None,
-        }
+        let method = if method == "HEAD" { "GET" } else { method };
+        let place = METHODS.iter().position(|known| *known == method)?;
+        self.handlers[place]
     }
 
     fn allow(&self) -> String {
         let mut methods = Vec::new();
-        if self.get.is_some() {
-            methods.extend(["GET", "HEAD"]);
-        }
-        if self.post.is_some() {
-            methods.push("POST");
-        }
-        if self.delete.is_some() {
-            methods.push("DELETE");
+        for (method, handler) in METHODS.iter().zip(&self.handlers) {
+            match (*method, handler) {
+                (_, None) => {}
+                ("GET", _) => methods.extend(["GET", "HEAD"]),
+                (method, _) => methods.push(method),
+            }
         }
         methods.push("OPTIONS");
         methods.join(", ")
@@ -186,16 +194,20 @@ impl Route {
         let message = format!("{} does not take {}; it takes {allow}", self.path, truncate(method, 20));
         ApiError::new(405, "method_not_allowed", message).header("allow", allow)
     }
+
+    /// What the star of this route's path stands for in `path`; `None` when that is another route's.
+    fn take<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let Some((before, after)) = self.path.split_once('*') else {
+            return (self.path == path).then_some("");
+        };
+        let rest = path.strip_prefix(before)?.strip_suffix(after)?;
+        let fits = !rest.is_empty() && (after.is_empty() || !rest.contains('/'));
+        fits.then_some(rest)
+    }
 }
 
 fn find(path: &str) -> Option<(&'static Route, &str)> {
-    ROUTES.iter().find_map(|route| match route.path.strip_suffix("/*") {
-        None => (route.path == path).then_some((route, "")),
-        Some(stem) => {
-            let rest = path.strip_prefix(stem)?.strip_prefix('/')?;
-            (!rest.is_empty()).then_some((route, rest))
-        }
-    })
+    ROUTES.iter().find_map(|route| Some((route, route.take(path)?)))
 }
 
 /// Longest path that is repeated to the client.
@@ -254,6 +266,18 @@ mod tests {
         check("/v1/models/", None);
         check("/v1/modelsx", None);
         check("/v1/nope", None);
+    }
+
+    #[test]
+    fn a_star_within_a_path_is_one_segment() {
+        let route = owner("/api/providers/*/enabled");
+        let check = |path: &str, expected: Option<&str>| assert_eq!(route.take(path), expected, "{path}");
+        check("/api/providers/groq/enabled", Some("groq"));
+        check("/api/providers/a%2Fb/enabled", Some("a%2Fb"));
+        check("/api/providers//enabled", None);
+        check("/api/providers/enabled", None);
+        check("/api/providers/a/b/enabled", None);
+        check("/api/providers/groq", None);
     }
 
     #[test]
