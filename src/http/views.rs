@@ -122,8 +122,8 @@ pub fn logs(visit: Visit<'_>) -> Admission {
         .iter()
         .map(|turn| {
             let mut view = serde_json::to_value(&**turn).expect("a record is plain data");
-            // No answer comes from a cache, and no words of a conversation are kept.
-            (view["cache"], view["preview"]) = (Value::Null, Value::Null);
+            // No words of a conversation are kept.
+            view["preview"] = Value::Null;
             view
         })
         .collect();

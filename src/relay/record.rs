@@ -11,7 +11,7 @@ use super::turn::{Operation, Turn};
 use crate::base::clock;
 use crate::catalog::load::Snapshot;
 use crate::route::failover::{Failover, Hop};
-use crate::store::{Row, RowKind, RowOutcome, Store};
+use crate::store::{Row, RowCache, RowKind, RowOutcome, RowRefit, Store};
 use crate::wire::usage::Usage;
 
 /// Turns kept in memory.
@@ -45,6 +45,10 @@ pub struct TurnRecord {
     /// Whether the token counts were guessed.
     pub estimated: bool,
     pub stream: bool,
+    /// `exact` or `semantic` when the answer came from a cache.
+    pub cache: Option<RowCache>,
+    /// The rung at which the conversation was reshaped, when it was.
+    pub refit: Option<RowRefit>,
     pub error: Option<String>,
 }
 
@@ -75,6 +79,8 @@ pub struct Facts<'a> {
     /// With whom the last attempt was made.
     pub with: Option<With>,
     pub usage: Usage,
+    pub cache: Option<RowCache>,
+    pub refit: Option<RowRefit>,
 }
 
 /// Keeps a finished turn: counted, in the log, as a row, and as a line for who watches.
@@ -106,6 +112,8 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
         tokens_out: facts.usage.completion,
         estimated: facts.usage.estimated,
         stream: turn.streams(),
+        cache: facts.cache,
+        refit: facts.refit,
         error: facts.error.map(str::to_owned),
     };
     let calls = facts.failover.map_or(0, |failover| failover.calls());
@@ -164,6 +172,8 @@ impl TurnRecord {
             tokens_out: row.output_tokens,
             estimated: row.estimated,
             stream: row.stream,
+            cache: row.cache,
+            refit: row.refit,
             error: row.error,
         }
     }
@@ -209,6 +219,8 @@ fn row(record: &TurnRecord, model: Option<Arc<str>>, calls: u32, ended_ms: u64) 
         latency_ms: record.ms,
         first_ms: record.first_token_ms,
         attempts: calls,
+        cache: record.cache,
+        refit: record.refit,
         error: record.error.clone(),
         trail: record.attempts.iter().map(hop).collect::<Vec<_>>().join(", "),
     }

@@ -293,6 +293,8 @@ impl Story<'_> {
             failover,
             with,
             usage: usage.unwrap_or_default(),
+            cache: None,
+            refit: None,
         };
         record::keep(self.gateway, self.snapshot, self.turn, &facts);
     }

@@ -15,7 +15,7 @@ use rusqlite::{
 };
 
 use super::Trouble;
-use super::row::{Row, RowKind, RowOutcome};
+use super::row::{Row, RowCache, RowKind, RowOutcome, RowRefit};
 use crate::base::calendar;
 use crate::base::text::fresh_id;
 
@@ -57,8 +57,12 @@ const ROWS_PER_MS: i64 = 64;
 /// back comes from a clock that was set back.
 const DISORDER_MAX_MS: i64 = 60_000;
 
+/// What `flags` is made of: two bits, then the number of a cache (two bits) and that of a rung.
 const FLAG_STREAM: i64 = 1;
 const FLAG_ESTIMATED: i64 = 2;
+const CACHE_SHIFT: u32 = 2;
+const REFIT_SHIFT: u32 = 4;
+const CACHE_MASK: i64 = 3;
 
 /// Names kept in memory with their numbers.
 const NAMES_CACHED_MAX: usize = 4_096;
@@ -326,7 +330,10 @@ impl<'t> Inserter<'t> {
         let route = self.number(&row.route)?;
         let mut number = |name: &Option<Arc<str>>| name.as_ref().map(|name| self.number(name)).transpose();
         let (model, key, client) = (number(&row.model)?, number(&row.key)?, number(&row.client)?);
-        let flags = i64::from(row.stream) * FLAG_STREAM + i64::from(row.estimated) * FLAG_ESTIMATED;
+        let flags = i64::from(row.stream) * FLAG_STREAM
+            + i64::from(row.estimated) * FLAG_ESTIMATED
+            + (RowCache::code(row.cache) << CACHE_SHIFT)
+            + (RowRefit::code(row.refit) << REFIT_SHIFT);
         let trail = (!row.trail.is_empty()).then_some(row.trail.as_str());
         // The id is taken only when the clock was set back to where rows lie already: then the next free one does.
         for _ in 0..ROWS_PER_MS {
@@ -400,6 +407,8 @@ fn read_row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
         latency_ms: amount(11)?,
         first_ms: row.get::<_, Option<i64>>(12)?.map(|ms| ms.max(0) as u64),
         attempts: row.get(13)?,
+        cache: RowCache::by_code(flags >> CACHE_SHIFT & CACHE_MASK),
+        refit: RowRefit::by_code(flags >> REFIT_SHIFT),
         requested: row.get(14)?,
         error: row.get(15)?,
         trail: row.get::<_, Option<String>>(16)?.unwrap_or_default(),

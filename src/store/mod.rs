@@ -27,7 +27,7 @@ use crate::base::clock;
 use crate::catalog::{Issue, IssueLevel};
 pub use db::StateChanges;
 use journal::MEMORY_FOLDER;
-pub use row::{Row, RowKind, RowOutcome};
+pub use row::{Row, RowCache, RowKind, RowOutcome, RowRefit};
 use writer::{Message, Pace, ROWS_BATCH, ROWS_HELD_MAX, Waiting, Writer};
 
 const DATABASE: &str = "freeway.db";

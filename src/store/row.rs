@@ -2,6 +2,8 @@
 //! memory card. Never a word of a prompt or an answer.
 use std::sync::Arc;
 
+use serde::Serialize;
+
 /// Longest texts that come from outside, in bytes. What is longer is cut.
 const REQUESTED_BYTES_MAX: usize = 96;
 const ERROR_BYTES_MAX: usize = 64;
@@ -37,6 +39,10 @@ pub struct Row {
     pub first_ms: Option<u64>,
     /// Upstream calls made.
     pub attempts: u32,
+    /// Where the answer came from, when no upstream was called for it.
+    pub cache: Option<RowCache>,
+    /// How far the conversation was reshaped to fit the model, when it was.
+    pub refit: Option<RowRefit>,
     /// `error.code` of a failed request.
     pub error: Option<String>,
     /// The failed hops (`x-freeway-trail`); empty when the first attempt served.
@@ -60,6 +66,24 @@ pub enum RowOutcome {
     Error,
     /// The client left.
     Canceled,
+}
+
+/// Which cache an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RowCache {
+    Exact,
+    Semantic,
+}
+
+/// The rung at which a conversation fitted its model. One that fitted as it came has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RowRefit {
+    DropToolNoise,
+    Window,
+    Compact,
+    HardTruncate,
 }
 
 impl RowKind {
@@ -110,6 +134,53 @@ impl RowOutcome {
     }
 }
 
+impl RowCache {
+    const ALL: [RowCache; 2] = [RowCache::Exact, RowCache::Semantic];
+
+    /// Its word in the API and in `x-freeway-cache`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RowCache::Exact => "exact",
+            RowCache::Semantic => "semantic",
+        }
+    }
+
+    /// Its number in the database; 0 is none.
+    pub fn code(cache: Option<RowCache>) -> i64 {
+        cache.map_or(0, |cache| cache as i64 + 1)
+    }
+
+    /// The cache of a number.
+    pub fn by_code(code: i64) -> Option<RowCache> {
+        RowCache::ALL.into_iter().find(|cache| RowCache::code(Some(*cache)) == code)
+    }
+}
+
+impl RowRefit {
+    const ALL: [RowRefit; 4] =
+        [RowRefit::DropToolNoise, RowRefit::Window, RowRefit::Compact, RowRefit::HardTruncate];
+
+    /// Its word in the API and in `x-freeway-context`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RowRefit::DropToolNoise => "drop-tool-noise",
+            RowRefit::Window => "window",
+            RowRefit::Compact => "compact",
+            RowRefit::HardTruncate => "hard-truncate",
+        }
+    }
+
+    /// Its number in the database; 0 is none.
+    pub fn code(refit: Option<RowRefit>) -> i64 {
+        refit.map_or(0, |refit| refit as i64 + 1)
+    }
+
+    /// The rung of a number.
+    pub fn by_code(code: i64) -> Option<RowRefit> {
+        RowRefit::ALL.into_iter().find(|refit| RowRefit::code(Some(*refit)) == code)
+    }
+}
+
 impl Row {
     /// The row with every text cut to its bound.
     pub fn bounded(mut self) -> Row {
@@ -147,6 +218,8 @@ pub fn sample(number: u64) -> Row {
         latency_ms: 2_345,
         first_ms: Some(321),
         attempts: 2,
+        cache: RowCache::by_code(number as i64 % 3),
+        refit: RowRefit::by_code(number as i64 % 5),
         error: Some("all_attempts_failed".into()),
         trail: "acme/big-2:free:429".into(),
     }
@@ -178,5 +251,7 @@ mod tests {
             RowOutcome::ALL.into_iter().all(|outcome| RowOutcome::by_code(outcome.code()) == Some(outcome))
         );
         assert_eq!(RowKind::by_code(99), None);
+        assert!((0..=2).all(|code| RowCache::code(RowCache::by_code(code)) == code));
+        assert!((0..=4).all(|code| RowRefit::code(RowRefit::by_code(code)) == code));
     }
 }
