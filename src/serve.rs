@@ -182,6 +182,7 @@ fn listen(gateway: &Arc<Gateway>, files: jobs::Fingerprint) -> Result<(), Refusa
     watch_signals(signals, orders.sender());
     jobs::run(gateway, &orders, files);
     log::info!("stopping: answers in flight have {stop_ms} ms");
+    gateway.turns.close();
     if !server.stop(Duration::from_millis(stop_ms)) {
         log::warn!("stopped with answers still in flight; they were cut");
     }

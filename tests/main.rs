@@ -24,6 +24,8 @@ mod e2e {
     mod keys;
     /// A client that goes away, at every moment of its request.
     mod leaving;
+    /// The log as it happens.
+    mod live_log;
     /// The model list, and what model strings mean.
     mod models;
     /// Calls on their way to an upstream: connections, addresses, proxies.

@@ -17,6 +17,7 @@ pub mod path;
 pub mod rights;
 
 pub mod change;
+pub mod events;
 
 pub mod providers;
 pub mod v1;

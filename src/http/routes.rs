@@ -10,7 +10,7 @@ use super::exchange::Terms;
 use super::head::Head;
 use super::path::{self, PathFault};
 use super::rights::{self, Caller};
-use super::{browser, providers, v1, views};
+use super::{browser, events, providers, v1, views};
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
 use crate::wire::error::ApiError;
@@ -87,6 +87,7 @@ const ROUTES: &[Route] = &[
     owner("/api/providers").get(providers::list),
     owner("/api/stats").get(views::stats),
     owner("/api/logs").get(views::logs),
+    owner("/api/events").get(events::watch),
     owner("/api/benches").get(providers::benches).delete(views::lift_benches),
     owner("/api/benches/*").delete(views::lift_benches),
     owner("/api/reload").post(views::reload),

@@ -15,6 +15,7 @@ use crate::catalog::provider::{Model, ModelSource, Provider};
 use crate::catalog::{Issue, IssueLevel, discovery};
 use crate::discover::{self, Which};
 use crate::relay::gateway::Gateway;
+use crate::relay::record::TurnRecord;
 use crate::wire::error::ApiError;
 
 /// The page, embedded so that the binary is all there is.
@@ -118,15 +119,7 @@ pub fn logs(visit: Visit<'_>) -> Admission {
     let limit = path::query_value(visit.head.query(), "limit").and_then(|limit| limit.parse().ok());
     let limit = limit.unwrap_or(LOGS_DEFAULT).clamp(1, LOGS_MAX);
     let newest = visit.gateway.turns.newest(limit, &visit.gateway.store);
-    let logs: Vec<Value> = newest
-        .iter()
-        .map(|turn| {
-            let mut view = serde_json::to_value(&**turn).expect("a record is plain data");
-            // No words of a conversation are kept.
-            view["preview"] = Value::Null;
-            view
-        })
-        .collect();
+    let logs: Vec<&TurnRecord> = newest.iter().map(|turn| &**turn).collect();
     respond(visit, 200, &json!({"logs": logs}))
 }
 
@@ -189,6 +182,7 @@ pub fn lift_benches(visit: Visit<'_>) -> Admission {
     if let Some(lifted) = lifted {
         // A bench that comes back after a restart would not be lifted.
         visit.gateway.store.save_soon();
+        visit.gateway.turns.changed("benches");
         return respond(visit, 200, &json!({"ok": true, "lifted": lifted}));
     }
     let message = "there is no bench of this id; GET /api/benches lists all of them";

@@ -140,6 +140,7 @@ impl Gateway {
         };
         let snapshot = Arc::new(load::load(&inputs, &mut slots)?);
         *self.snapshot.write() = Arc::clone(&snapshot);
+        self.turns.changed("reload");
         Ok(snapshot)
     }
 

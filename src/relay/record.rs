@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use super::feed::{News, Readers, Watcher};
 use super::gateway::Gateway;
 use super::story::With;
 use super::turn::{Operation, Turn};
@@ -23,6 +24,8 @@ const TURNS_MAX: usize = 500;
 pub struct TurnRecord {
     /// The request id that the client saw; `None` for a turn of an earlier run, whose row does not keep it.
     pub id: Option<String>,
+    /// Counts the turns of this run from 1, in the order in which they ended; `None` for a turn of an earlier run.
+    pub seq: Option<u64>,
     /// When it was admitted, in milliseconds since 1970.
     pub at: u64,
     /// `chat` or `embeddings`.
@@ -50,6 +53,15 @@ pub struct TurnRecord {
     /// The rung at which the conversation was reshaped, when it was.
     pub refit: Option<RowRefit>,
     pub error: Option<String>,
+    /// The words of the newest question and of its answer, while the owner lets them be kept. Never on disk.
+    pub preview: Option<Preview>,
+}
+
+/// The beginnings of what was said.
+#[derive(Clone, Debug, Serialize)]
+pub struct Preview {
+    pub prompt: String,
+    pub response: String,
 }
 
 /// One upstream call that did not serve.
@@ -93,6 +105,7 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
     let hops = facts.failover.map_or(&[][..], |failover| failover.hops());
     let record = TurnRecord {
         id: Some(facts.id.to_owned()),
+        seq: None,
         at: turn.arrived.wall_ms,
         operation: match turn.operation() {
             Operation::Chat(_) => "chat",
@@ -115,6 +128,7 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
         cache: facts.cache,
         refit: facts.refit,
         error: facts.error.map(str::to_owned),
+        preview: None,
     };
     let calls = facts.failover.map_or(0, |failover| failover.calls());
     gateway.counts.count(record.status == 200 && record.error.is_none());
@@ -156,6 +170,7 @@ impl TurnRecord {
         let (provider_id, model_id) = with.unzip();
         TurnRecord {
             id: None,
+            seq: None,
             at: row.ended_ms.saturating_sub(row.latency_ms),
             operation: row.kind.name(),
             client: row.client,
@@ -175,6 +190,7 @@ impl TurnRecord {
             cache: row.cache,
             refit: row.refit,
             error: row.error,
+            preview: None,
         }
     }
 }
@@ -226,34 +242,102 @@ fn row(record: &TurnRecord, model: Option<Arc<str>>, calls: u32, ended_ms: u64) 
     }
 }
 
-/// The last turns, newest last.
+/// The last turns, and who watches them.
 #[derive(Debug)]
 pub struct TurnLog {
-    turns: Mutex<VecDeque<Arc<TurnRecord>>>,
+    ring: Mutex<Ring>,
     /// Wall clock when this run began; what the store has from before is of earlier runs.
     begun_ms: u64,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    /// Newest last.
+    turns: VecDeque<Arc<TurnRecord>>,
+    last_seq: u64,
+    readers: Readers,
+}
+
+/// One who watches the log. Its place is free again when it is dropped.
+#[derive(Debug)]
+pub struct Watch<'l> {
+    log: &'l TurnLog,
+    pub watcher: Watcher,
+    /// The turns that it asked for from before, oldest first. Nothing lies between them and the news.
+    pub backlog: Vec<Arc<TurnRecord>>,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.log.ring.lock().readers.leave(self.watcher.id);
+    }
+}
+
+/// What a reader wants from before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// So many of the newest.
+    Newest(usize),
+    /// What ended after the turn of this number.
+    Seq(u64),
 }
 
 impl TurnLog {
     /// An empty log of a run that began at `begun_ms` (milliseconds since 1970).
     pub fn new(begun_ms: u64) -> TurnLog {
-        TurnLog { turns: Mutex::default(), begun_ms }
+        TurnLog { ring: Mutex::default(), begun_ms }
     }
 
-    /// Keeps a turn, and forgets the oldest when there are too many.
-    pub fn push(&self, record: TurnRecord) {
+    /// What tells the numbers of this run from those of others.
+    pub fn run(&self) -> u64 {
+        self.begun_ms
+    }
+
+    /// Keeps a turn, tells it to who watches, and forgets the oldest when there are too many.
+    pub fn push(&self, mut record: TurnRecord) {
+        let mut ring = self.ring.lock();
+        ring.last_seq += 1;
+        record.seq = Some(ring.last_seq);
         let record = Arc::new(record);
-        let mut turns = self.turns.lock();
-        let oldest = if turns.len() == TURNS_MAX { turns.pop_front() } else { None };
-        turns.push_back(record);
-        drop(turns);
+        ring.readers.tell(|| News::Turn(Arc::clone(&record)));
+        let oldest = if ring.turns.len() == TURNS_MAX { ring.turns.pop_front() } else { None };
+        ring.turns.push_back(record);
+        drop(ring);
         // Taken apart only now, so that nobody waits for it.
         drop(oldest);
     }
 
+    /// Tells who watches that something else has changed.
+    pub fn changed(&self, what: &'static str) {
+        self.ring.lock().readers.tell(|| News::Changed(what));
+    }
+
+    /// Begins to watch; `None` when too many do, or the gateway stops.
+    pub fn watch(&self, since: Since) -> Option<Watch<'_>> {
+        let mut ring = self.ring.lock();
+        let watcher = ring.readers.join()?;
+        let count = match since {
+            Since::Newest(count) => count,
+            Since::Seq(seq) => usize::try_from(ring.last_seq.saturating_sub(seq)).unwrap_or(usize::MAX),
+        };
+        let skipped = ring.turns.len().saturating_sub(count);
+        let backlog = ring.turns.iter().skip(skipped).map(Arc::clone).collect();
+        Some(Watch { log: self, watcher, backlog })
+    }
+
+    /// How many watch.
+    pub fn watched_by(&self) -> usize {
+        self.ring.lock().readers.count()
+    }
+
+    /// Ends all watching: the gateway stops.
+    pub fn close(&self) {
+        self.ring.lock().readers.close();
+    }
+
     /// The newest `count` turns, newest first; those of earlier runs are read from the store.
     pub fn newest(&self, count: usize, store: &Store) -> Vec<Arc<TurnRecord>> {
-        let mut newest: Vec<_> = self.turns.lock().iter().rev().take(count).map(Arc::clone).collect();
+        let mut newest: Vec<_> = self.ring.lock().turns.iter().rev().take(count).map(Arc::clone).collect();
         if newest.len() < count.min(TURNS_MAX) {
             let rows = store.recent(count).into_iter().filter(|row| row.ended_ms < self.begun_ms);
             let older = rows.map(|row| Arc::new(TurnRecord::of_row(row)));
