@@ -15,6 +15,7 @@ use crate::catalog::env::Paths;
 use crate::discover::{self, Which};
 use crate::logger;
 use crate::relay::gateway::Gateway;
+use crate::service::Manager;
 
 /// What the main thread is told to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ struct Memory {
 }
 
 /// Runs the jobs until told to stop. `files` were seen before the load that the gateway started with.
-pub fn run(gateway: &Arc<Gateway>, orders: &Orders, files: Fingerprint) {
+pub fn run(gateway: &Arc<Gateway>, orders: &Orders, files: Fingerprint, manager: &Manager) {
     let mut memory = Memory { files };
     let mut due = JOBS.map(|job| clock::instant() + job.first);
     loop {
@@ -75,7 +76,9 @@ pub fn run(gateway: &Arc<Gateway>, orders: &Orders, files: Fingerprint) {
             Ok(Order::Stop) => return,
             Ok(Order::Reload) => {
                 memory.files = fingerprint(&gateway.snapshot().paths);
+                manager.reloading();
                 reload(gateway, "told to by a signal");
+                manager.reloaded();
             }
             Err(_) => {
                 for (job, due) in JOBS.iter().zip(&mut due) {

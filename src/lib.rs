@@ -36,6 +36,7 @@
 //! | | `cli` | `config` `init` `provider` `verify` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |
+//! | | `service` | | what a service manager is told, and its watchdog |
 //! | | `discover` | | model lists, fetched in the background |
 //! | | `demo` | | two scripted upstreams inside the process |
 //! | | `logger` | | the lines that people read |
@@ -73,3 +74,4 @@ pub mod discover;
 pub mod jobs;
 pub mod logger;
 pub mod serve;
+pub mod service;

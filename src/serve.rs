@@ -22,6 +22,7 @@ use crate::jobs::{self, Order};
 use crate::logger;
 use crate::relay::gateway::{Gateway, Parts};
 use crate::route::live::Live;
+use crate::service::Manager;
 use crate::store::{History, Opened, Store, state};
 use crate::upstream::client::{Client, ClientConfig};
 
@@ -113,6 +114,7 @@ fn read_args(args: &[OsString], process: &mut Variables) -> Result<Option<bool>,
 
 fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     sock::limit_memory();
+    let manager = Manager::of(&process);
     let demo = match demo {
         true => Some(Demo::start(&mut process).map_err(|error| Refusal::failed(format!("demo: {error}")))?),
         false => None,
@@ -157,14 +159,14 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
         store,
     }));
     save_state_of(&gateway);
-    let outcome = listen(&gateway, files);
+    let outcome = listen(&gateway, files, &manager);
     gateway.store.close();
     drop(demo);
     outcome
 }
 
 /// Listens, serves, and returns when told to stop.
-fn listen(gateway: &Arc<Gateway>, files: jobs::Fingerprint) -> Result<(), Refusal> {
+fn listen(gateway: &Arc<Gateway>, files: jobs::Fingerprint, manager: &Manager) -> Result<(), Refusal> {
     let snapshot = gateway.snapshot();
     let ServerSettings { stop_ms, .. } = snapshot.settings.server;
     let address = (snapshot.settings.host.as_str(), snapshot.settings.port);
@@ -180,7 +182,11 @@ fn listen(gateway: &Arc<Gateway>, files: jobs::Fingerprint) -> Result<(), Refusa
     drop(snapshot);
     let orders = jobs::orders();
     watch_signals(signals, orders.sender());
-    jobs::run(gateway, &orders, files);
+    manager.ready(address);
+    let watch = manager.watch(gateway, address);
+    jobs::run(gateway, &orders, files, manager);
+    manager.stopping();
+    drop(watch);
     log::info!("stopping: answers in flight have {stop_ms} ms");
     gateway.turns.close();
     if !server.stop(Duration::from_millis(stop_ms)) {

@@ -42,6 +42,8 @@ mod e2e {
     mod registry;
     /// Provider keys stay inside.
     mod secrets;
+    /// Under a service manager: readiness, watchdog, reload, stop.
+    mod service;
     /// How event streams end, well or not, and what fills their silences.
     mod sse_ends;
     /// How event streams are cut into lines, events and packets.

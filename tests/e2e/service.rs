@@ -1,0 +1,87 @@
+//! Under a service manager: what it is told, when, and that the watchdog is fed only by a gateway that answers.
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::harness::Gateway;
+
+/// How long a message may take. It takes milliseconds, but the machine may be busy.
+const MESSAGE_MAX: Duration = Duration::from_secs(20);
+
+/// A socket such as systemd gives to its services.
+struct Manager {
+    folder: TempDir,
+    socket: UnixDatagram,
+}
+
+impl Manager {
+    fn new() -> Manager {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = UnixDatagram::bind(folder.path().join("notify")).expect("a socket");
+        socket.set_read_timeout(Some(MESSAGE_MAX)).expect("a timeout");
+        Manager { folder, socket }
+    }
+
+    fn place(&self) -> String {
+        self.folder.path().join("notify").display().to_string()
+    }
+
+    /// The next message that has a line `wanted`; those before it are passed over.
+    fn expect(&self, wanted: &str) -> String {
+        let mut bytes = [0; 4096];
+        loop {
+            let length = self.socket.recv(&mut bytes).unwrap_or_else(|error| panic!("no {wanted}: {error}"));
+            let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            if text.lines().any(|line| line == wanted) {
+                return text;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_manager_hears_ready_watchdog_reload_and_stopping() {
+    let manager = Manager::new();
+    let mut gateway =
+        Gateway::builder().env("NOTIFY_SOCKET", &manager.place()).env("WATCHDOG_USEC", "400000").start();
+    let ready = manager.expect("READY=1");
+    assert!(ready.contains(&format!("STATUS=Serving on http://{}", gateway.addr())), "{ready}");
+    manager.expect("WATCHDOG=1");
+    manager.expect("WATCHDOG=1");
+    gateway.signal("HUP");
+    manager.expect("RELOADING=1");
+    manager.expect("READY=1");
+    gateway.stop();
+    manager.expect("STOPPING=1");
+}
+
+#[test]
+fn a_gateway_that_hangs_does_not_feed_the_watchdog() {
+    let manager = Manager::new();
+    let gateway =
+        Gateway::builder().env("NOTIFY_SOCKET", &manager.place()).env("WATCHDOG_USEC", "400000").start();
+    manager.expect("WATCHDOG=1");
+    // A stopped process stands for one that hangs.
+    gateway.signal("STOP");
+    manager.socket.set_read_timeout(Some(Duration::from_millis(1500))).expect("a timeout");
+    let mut bytes = [0; 4096];
+    let mut late = 0;
+    while manager.socket.recv(&mut bytes).is_ok() {
+        late += 1;
+    }
+    gateway.signal("CONT");
+    assert!(late <= 2, "{late} messages came from a gateway that hangs");
+    manager.socket.set_read_timeout(Some(MESSAGE_MAX)).expect("a timeout");
+    manager.expect("WATCHDOG=1");
+}
+
+#[test]
+fn without_a_manager_nothing_is_missed() {
+    let nowhere = tempfile::tempdir().expect("a folder");
+    let gone = nowhere.path().join("gone").display().to_string();
+    let gateway = Gateway::builder().env("NOTIFY_SOCKET", &gone).env("WATCHDOG_USEC", "400000").start();
+    assert_eq!(gateway.get("/healthz").status(), 200);
+    assert!(fs::metadata(&gone).is_err());
+}
