@@ -32,7 +32,7 @@
 //! | hands | `upstream` | `adapt` `client` `cut` `dial` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
 //! | | `store` | `db` `journal` `row` `state` `writer` | what outlives the process, written by one thread |
 //! | story | `relay` | `attempt` `books` `feed` `gateway` `intake` `outlet` `record` `route_info` `story` `stream` `turn` | one turn, from an admitted request to a recorded answer |
-//! | doors | `http` | `answer` `body` `browser` `budget` `change` `chunked` `conn` `events` `exchange` `head` `line` `path` `pool` `providers` `registry` `rights` `routes` `server` `sock` `v1` `views` | connections, routes, rights, surfaces |
+//! | doors | `http` | `answer` `body` `browser` `budget` `change` `chunked` `conn` `events` `exchange` `head` `line` `page` `path` `pool` `providers` `registry` `rights` `routes` `server` `sock` `v1` `views` | connections, routes, rights, surfaces |
 //! | | `cli` | `config` `init` `provider` `verify` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |

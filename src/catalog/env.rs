@@ -21,6 +21,8 @@ pub struct Paths {
     pub providers_named: bool,
     pub data: PathBuf,
     pub config: PathBuf,
+    /// Files that replace those of the page; only where a variable names the folder, since any may be called `www`.
+    pub www: Option<PathBuf>,
     pub env_file: PathBuf,
 }
 
@@ -41,6 +43,7 @@ pub fn places(process: &Variables, current: &Path) -> Paths {
         providers_named: named(&variables, "FREEWAY_PROVIDERS").is_some(),
         data: place("FREEWAY_DATA", "data"),
         config: place("FREEWAY_CONFIG", "freeway.config.json"),
+        www: named(&variables, "FREEWAY_WWW").map(|folder| root.join(folder)),
         root,
         env_file,
     }

@@ -300,6 +300,7 @@ pub static PATH_VARIABLES: &[(&str, &str, &str)] = &[
     ("FREEWAY_PROVIDERS", "./providers", "Folder of provider files; without it the built-in ones are used"),
     ("FREEWAY_DATA", "./data", "Folder for counters, history and fetched model lists"),
     ("FREEWAY_CONFIG", "./freeway.config.json", "Configuration file"),
+    ("FREEWAY_WWW", "", "Folder whose files replace those of the page, name by name"),
     ("FREEWAY_CA_FILE", "", "Further certificate authorities, as a PEM file"),
 ];
 

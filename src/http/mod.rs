@@ -19,6 +19,7 @@ pub mod rights;
 pub mod change;
 pub mod events;
 
+pub mod page;
 pub mod providers;
 pub mod v1;
 pub mod views;

@@ -10,7 +10,7 @@ use super::exchange::Terms;
 use super::head::Head;
 use super::path::{self, PathFault};
 use super::rights::{self, Caller};
-use super::{browser, events, providers, v1, views};
+use super::{browser, events, page, providers, v1, views};
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
 use crate::wire::error::ApiError;
@@ -77,7 +77,8 @@ const fn owner(path: &'static str) -> Route {
 
 /// Every route, in the order in which they are tried.
 const ROUTES: &[Route] = &[
-    anybody("/").get(views::page),
+    anybody("/").get(page::index),
+    anybody("/page/*").get(page::part),
     anybody("/healthz").get(views::health),
     anybody("/readyz").get(views::ready),
     client("/v1/chat/completions").post(v1::chat),

@@ -1,4 +1,4 @@
-//! What the gateway tells about itself: health, the page, and the owner's views.
+//! What the gateway tells about itself: health and the owner's views.
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -18,25 +18,9 @@ use crate::relay::gateway::Gateway;
 use crate::relay::record::TurnRecord;
 use crate::wire::error::ApiError;
 
-/// The page, embedded so that the binary is all there is.
-const PAGE: &[u8] = include_bytes!("../../www/index.html");
-/// What the page may do: nothing but show itself.
-const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; \
-                           frame-ancestors 'none'";
 /// Turns listed when the query names no number, and at most.
 const LOGS_DEFAULT: usize = 100;
 const LOGS_MAX: usize = 500;
-
-/// `GET /`.
-pub fn page(visit: Visit<'_>) -> Admission {
-    visit.answer(
-        Answer::of_type(200, "text/html; charset=utf-8", PAGE)
-            .header("content-security-policy", PAGE_POLICY)
-            .header("x-content-type-options", "nosniff")
-            .header("referrer-policy", "no-referrer")
-            .header("cache-control", "no-cache"),
-    )
-}
 
 fn respond(visit: Visit<'_>, status: u16, body: &Value) -> Admission {
     visit.answer(Answer::json(status, body.to_string().into_bytes()))

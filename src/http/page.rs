@@ -1,0 +1,259 @@
+//! The page and the other files that browsers fetch: built in, each replaceable by one of the owner's folder.
+//!
+//! Nothing here knows what the page does. It says what the page may do: load what this gateway serves, and talk to it.
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ring::digest::{SHA256, digest};
+
+use super::answer::Answer;
+use super::conn::Admission;
+use super::head::Head;
+use super::routes::Visit;
+use crate::wire::error::ApiError;
+
+/// What the page may do: run and show what we serve, and ask us. No markup can bring a script or a style of its own,
+/// and nobody may frame it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// Largest file that is taken from the owner's folder, in bytes.
+const FILE_MAX_BYTES: u64 = 1024 * 1024;
+
+/// A built-in file.
+struct Asset {
+    /// Its path below `www/`.
+    name: &'static str,
+    bytes: &'static [u8],
+    served: OnceLock<Served>,
+}
+
+/// A file as it leaves.
+struct Served {
+    /// Weak, since the same content goes out in two encodings.
+    etag: String,
+    gzipped: Vec<u8>,
+}
+
+macro_rules! assets {
+    ($($name:literal),* $(,)?) => {
+        [$(Asset {
+            name: $name,
+            bytes: include_bytes!(concat!("../../www/", $name)),
+            served: OnceLock::new(),
+        }),*]
+    };
+}
+
+/// Every file of `www/`, by name.
+static ASSETS: [Asset; ASSET_COUNT] = assets![
+    "index.html",
+    "page/api.js",
+    "page/app.js",
+    "page/dom.js",
+    "page/feed.js",
+    "page/format.js",
+    "page/gate.js",
+    "page/guide.js",
+    "page/icon.svg",
+    "page/keys.js",
+    "page/log.js",
+    "page/overview.js",
+    "page/page.css",
+    "page/parts.js",
+    "page/providers.js",
+    "page/snippets.js",
+    "page/stream.js",
+    "page/theme.js",
+];
+const ASSET_COUNT: usize = 18;
+
+/// `GET /`.
+pub fn index(visit: Visit<'_>) -> Admission {
+    file(visit, "index.html")
+}
+
+/// `GET /page/*`: the page's scripts and styles.
+pub fn part(visit: Visit<'_>) -> Admission {
+    let name = format!("page/{}", visit.rest);
+    file(visit, &name)
+}
+
+fn file(visit: Visit<'_>, name: &str) -> Admission {
+    let snapshot = visit.gateway.snapshot();
+    let answer = match snapshot.paths.www.as_deref().and_then(|folder| from_folder(folder, name)) {
+        Some(bytes) => answer(visit.head, name, &etag(&bytes), bytes.into(), None),
+        None => match ASSETS.iter().find(|asset| asset.name == name) {
+            Some(asset) => {
+                let served = asset.served();
+                answer(visit.head, name, &served.etag, asset.bytes.into(), Some(&served.gzipped))
+            }
+            None => Answer::error(&ApiError::new(404, "not_found", "the page has no such file")),
+        },
+    };
+    visit.answer(answer)
+}
+
+impl Asset {
+    fn served(&self) -> &Served {
+        self.served.get_or_init(|| {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+            let written = encoder.write_all(self.bytes).and_then(|()| encoder.finish());
+            Served { etag: etag(self.bytes), gzipped: written.expect("writing into memory cannot fail") }
+        })
+    }
+}
+
+fn answer(
+    head: &Head,
+    name: &str,
+    etag: &str,
+    whole: std::borrow::Cow<'static, [u8]>,
+    gzipped: Option<&'static [u8]>,
+) -> Answer {
+    let known =
+        head.header("if-none-match").is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == etag));
+    let gzipped = gzipped.filter(|_| takes_gzip(head));
+    let base = match (known, gzipped) {
+        (true, _) => Answer::empty(304),
+        (false, Some(bytes)) => {
+            Answer::of_type(200, content_type(name), bytes).header("content-encoding", "gzip")
+        }
+        (false, None) => Answer::of_type(200, content_type(name), whole),
+    };
+    base.header("etag", etag.to_owned())
+        .header("vary", "accept-encoding")
+        .header("cache-control", "no-cache")
+        .header("content-security-policy", POLICY)
+        .header("x-content-type-options", "nosniff")
+        .header("x-frame-options", "DENY")
+        .header("referrer-policy", "no-referrer")
+        .header("cross-origin-opener-policy", "same-origin")
+        .header("cross-origin-resource-policy", "same-origin")
+}
+
+/// Whether the client names gzip without refusing it.
+fn takes_gzip(head: &Head) -> bool {
+    head.header("accept-encoding").is_some_and(|codings| {
+        codings.split(',').any(|coding| {
+            let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+            let weight = weight.trim().strip_prefix("q=").and_then(|weight| weight.parse::<f32>().ok());
+            name.trim().eq_ignore_ascii_case("gzip") && weight != Some(0.0)
+        })
+    })
+}
+
+fn etag(bytes: &[u8]) -> String {
+    let hash = digest(&SHA256, bytes);
+    let short = hash.as_ref().iter().take(8);
+    format!("W/\"{}\"", short.map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
+fn content_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map_or("", |(_, extension)| extension) {
+        "html" => "text/html; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "js" => "text/javascript; charset=utf-8",
+        "json" => "application/json; charset=utf-8",
+        "svg" => "image/svg+xml",
+        "png" => "image/png",
+        _ => "text/plain; charset=utf-8",
+    }
+}
+
+/// A file of the owner's folder. Names are plain (letters, digits, `-`, `_`, `.` not at the beginning), so that none
+/// leads out of it.
+fn from_folder(folder: &Path, name: &str) -> Option<Vec<u8>> {
+    let plain = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('.')
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+    };
+    if !name.split('/').all(plain) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    File::open(folder.join(name)).ok()?.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= FILE_MAX_BYTES).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::http::head::check_head;
+
+    /// What the page may weigh, all files together and uncompressed.
+    const PAGE_MAX_BYTES: usize = 120 * 1024;
+
+    fn head(fields: &str) -> Head {
+        check_head(format!("GET / HTTP/1.1\r\nhost: g\r\n{fields}\r\n").as_bytes()).expect("well formed")
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_built_in() {
+        let www = Path::new(env!("CARGO_MANIFEST_DIR")).join("www");
+        let mut found = BTreeSet::new();
+        for folder in ["", "page"] {
+            for entry in fs::read_dir(www.join(folder)).expect("the folder is there") {
+                let path = entry.expect("it can be listed").path();
+                if path.is_file() {
+                    found.insert(path.strip_prefix(&www).map(PathBuf::from).expect("below www"));
+                }
+            }
+        }
+        assert_eq!(found, ASSETS.iter().map(|asset| PathBuf::from(asset.name)).collect());
+    }
+
+    #[test]
+    fn the_page_is_small_and_brings_everything_itself() {
+        let bytes: usize = ASSETS.iter().map(|asset| asset.bytes.len()).sum();
+        assert!(bytes < PAGE_MAX_BYTES, "the page weighs {bytes} bytes");
+        for asset in &ASSETS {
+            let text = std::str::from_utf8(asset.bytes).expect("text");
+            for banned in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+                assert!(
+                    !text.contains(banned),
+                    "{}: {banned} could turn words of others into markup",
+                    asset.name
+                );
+            }
+            for begin in ["src=\"http", "href=\"http", "url(http", "@import", "src=\"//"] {
+                assert!(!text.contains(begin), "{}: {begin} would fetch from elsewhere", asset.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_browser_has_is_not_sent_again() {
+        let check = |fields: &str, expected: (u16, Option<&str>, usize)| {
+            let answer = answer(&head(fields), "a.js", "W/\"1\"", b"whole".to_vec().into(), Some(b"zip"));
+            let get =
+                |name| answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| &**value);
+            assert_eq!((answer.status, get("content-encoding"), answer.body.len()), expected, "{fields}");
+            assert_eq!(get("etag"), Some("W/\"1\""), "{fields}");
+        };
+        check("", (200, None, 5));
+        check("accept-encoding: br, gzip\r\n", (200, Some("gzip"), 3));
+        check("accept-encoding: gzip;q=0\r\n", (200, None, 5));
+        check("if-none-match: W/\"0\", W/\"1\"\r\naccept-encoding: gzip\r\n", (304, None, 0));
+        check("if-none-match: W/\"0\"\r\n", (200, None, 5));
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_folder() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("www");
+        assert!(from_folder(&folder, "index.html").is_some());
+        for name in
+            ["../Cargo.toml", "page/../../Cargo.toml", "/etc/hostname", "", ".hidden", "page", "%2e%2e/x"]
+        {
+            assert!(from_folder(&folder, name).is_none(), "{name}");
+        }
+    }
+}
