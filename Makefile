@@ -5,8 +5,13 @@ PYTHON ?= python3
 # Seeds of the simulator: `make sim SEEDS=1000`.
 SEEDS  ?= 200
 
+# Where `make install` puts things. Packagers set DESTDIR; BIN installs another build.
+PREFIX  ?= /usr/local
+UNITDIR ?= /etc/systemd/system
+BIN     ?= target/release/freeway
+
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test check smoke sim bench lint clients
+.PHONY: help build run demo test check smoke sim bench lint clients install uninstall
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -43,3 +48,30 @@ sim: ## routing and quota over three virtual days, SEEDS seeds
 
 bench: ## the budget table, beside a direct call and nginx; BENCH_SECONDS=2 for a quick look
 	$(PYTHON) tests/bench/run.py
+
+install: ## put the program and its systemd unit in place (as root; after `make build`)
+	@test -x $(BIN) || $(MAKE) build
+	install -D -m 755 $(BIN) $(DESTDIR)$(PREFIX)/bin/freeway
+	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/freeway/README.md
+	install -D -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/freeway/LICENSE
+	install -D -m 644 deploy/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/freeway.conf
+	install -d $(DESTDIR)$(UNITDIR)
+	sed 's|/usr/local|$(PREFIX)|g' deploy/freeway.service > $(DESTDIR)$(UNITDIR)/freeway.service
+	chmod 644 $(DESTDIR)$(UNITDIR)/freeway.service
+ifeq ($(DESTDIR),)
+	systemd-sysusers $(PREFIX)/lib/sysusers.d/freeway.conf
+	systemctl daemon-reload
+	@echo "Installed. Start it, now and at every boot:  systemctl enable --now freeway"
+	@echo "Its files are in /var/lib/freeway; keys go into /var/lib/freeway/.env"
+endif
+
+uninstall: ## take them away again; what is in /var/lib/freeway stays
+ifeq ($(DESTDIR),)
+	-systemctl disable --now freeway
+endif
+	rm -f $(DESTDIR)$(PREFIX)/bin/freeway $(DESTDIR)$(UNITDIR)/freeway.service
+	rm -f $(DESTDIR)$(PREFIX)/lib/sysusers.d/freeway.conf
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/freeway
+ifeq ($(DESTDIR),)
+	-systemctl daemon-reload
+endif

@@ -33,7 +33,7 @@
 //! | | `store` | `db` `journal` `row` `state` `writer` | what outlives the process, written by one thread |
 //! | story | `relay` | `attempt` `books` `feed` `gateway` `intake` `outlet` `record` `route_info` `story` `stream` `turn` | one turn, from an admitted request to a recorded answer |
 //! | doors | `http` | `answer` `body` `browser` `budget` `change` `chunked` `conn` `events` `exchange` `head` `line` `page` `path` `pool` `providers` `registry` `rights` `routes` `server` `sock` `v1` `views` | connections, routes, rights, surfaces |
-//! | | `cli` | `config` `init` `provider` `verify` | the commands of the terminal |
+//! | | `cli` | `config` `health` `init` `provider` `systemd` `verify` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |
 //! | | `service` | | what a service manager is told, and its watchdog |

@@ -14,6 +14,8 @@ mod e2e {
     mod chat;
     /// The commands of the terminal.
     mod cli;
+    /// `make install`, the systemd unit, the container files.
+    mod deploy;
     /// Vectors.
     mod embeddings;
     /// What clients are told when nothing else can be done.

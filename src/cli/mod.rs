@@ -13,8 +13,10 @@ use crate::catalog::slots::Slots;
 use crate::catalog::{Issue, boxfile};
 
 pub mod config;
+pub mod health;
 pub mod init;
 pub mod provider;
+pub mod systemd;
 pub mod verify;
 
 /// Exit statuses: it is done, it could not be done, it was not understood.
@@ -91,6 +93,8 @@ usage: freeway COMMAND [ARGUMENTS]
   init       make a first client key and say what to type into an app
   config     check the settings, the provider files and the variables
   provider   list, add, verify and refresh providers
+  health     ask the running gateway whether it is alive
+  systemd    print a unit that runs it as a service
   version    say which version this is
 
 `freeway COMMAND --help` tells more, with examples. What a program may want to read comes as JSON with --json.
@@ -124,7 +128,7 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
             USAGE
         }
         other => run(other, args, world).unwrap_or_else(|| {
-            let known = ["serve", "init", "config", "provider", "version"];
+            let known = ["serve", "init", "config", "provider", "health", "systemd", "version"];
             let hint =
                 closest(other, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
             if wants_json(args) {
@@ -178,6 +182,8 @@ pub fn run(command: &str, args: &[OsString], world: &mut World<'_>) -> Option<u8
         "init" => (init::HELP, init::run(args, world)),
         "config" => (config::HELP, config::run(args, world)),
         "provider" | "providers" => (provider::HELP, provider::run(args, world)),
+        "health" => (health::HELP, health::run(args, world)),
+        "systemd" => (systemd::HELP, systemd::run(args, world)),
         _ => return None,
     };
     Some(finish(help, args, result, world))
