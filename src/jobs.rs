@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::base::clock;
 use crate::catalog::env::Paths;
+use crate::catalog::overrides;
 use crate::discover::{self, Which};
 use crate::logger;
 use crate::relay::gateway::Gateway;
@@ -129,6 +130,7 @@ pub fn fingerprint(paths: &Paths) -> Fingerprint {
     look(&paths.config);
     look(&paths.env_file);
     look(&paths.data.join("clients.json"));
+    look(&paths.data.join(overrides::FILE));
     look(&paths.data.join("discovered.json"));
     for entry in std::fs::read_dir(&paths.providers).into_iter().flatten().flatten().take(FILES_MAX) {
         look(&entry.path());

@@ -34,6 +34,8 @@ mod e2e {
     mod network;
     /// Who comes first, by each strategy.
     mod orderings;
+    /// What the owner changes beside the files.
+    mod overrides;
     /// The owner's views.
     mod owner;
     /// How long upstreams are waited for.

@@ -331,7 +331,7 @@ impl Reader<'_> {
 }
 
 /// The names on the way from `start` back to `start`, or `None` when the way ends.
-fn cycle_from(start: &str, next: &BTreeMap<String, Vec<String>>) -> Option<Vec<String>> {
+pub fn cycle_from(start: &str, next: &BTreeMap<String, Vec<String>>) -> Option<Vec<String>> {
     let mut path: Vec<(String, usize)> = vec![(start.to_owned(), 0)];
     let mut done: Vec<String> = Vec::new();
     while let Some((name, branch)) = path.last_mut() {

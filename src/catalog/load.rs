@@ -9,6 +9,7 @@ use super::bundled::BUNDLED;
 use super::discovery::{self, Discovered};
 use super::env::{self, Paths, Variables, read_bounded};
 use super::names::Names;
+use super::overrides::{self, Overrides};
 use super::pool::Fingerprints;
 use super::provider::Provider;
 use super::settings::Settings;
@@ -25,6 +26,10 @@ pub struct Snapshot {
     /// Resolves model strings; made for this very catalog.
     pub names: Names,
     pub redactor: Redactor,
+    /// What the owner changed beside the files; counted in already.
+    pub overrides: Overrides,
+    /// The names of the configuration alone, for what is to be overridden next.
+    pub configured_names: overrides::Names,
     pub issues: Vec<Issue>,
     /// Where all of it was read.
     pub paths: Paths,
@@ -81,21 +86,47 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
             discovery::merge(provider, list, slots);
         }
     }
+    let configured_names = overrides::Names::of(&settings);
+    let overrides = read_overrides(inputs, &configured_names, &mut issues);
+    issues.extend(overrides.apply(&mut providers, &mut settings));
     let keys = providers.iter().flat_map(|provider| &provider.keys).map(|key| key.secret.clone());
     let woven = woven_secrets(&providers, &variables);
     let redactor = Redactor::new(keys.chain(secrets.iter().cloned()).chain(woven));
     let catalog = Catalog { providers };
     Ok(Snapshot {
-        names: Names::new(&catalog),
+        names: Names::regrouped(&catalog, &overrides.regroup),
         catalog,
         settings,
         redactor,
+        overrides,
+        configured_names,
         issues,
         paths: inputs.paths.clone(),
         id: inputs.previous.map_or(1, |previous| previous.id + 1),
         sources,
         secrets,
     })
+}
+
+/// The overrides of the data folder; the last good ones where they refuse.
+fn read_overrides(inputs: &Inputs<'_>, configured: &overrides::Names, issues: &mut Vec<Issue>) -> Overrides {
+    let read = overrides::read_file(&inputs.paths.data);
+    let faults = match read.map(|read| (read.conflict(configured), read)) {
+        Ok((None, read)) => return read,
+        Ok((Some(conflict), _)) => vec![conflict],
+        Err(faults) => faults,
+    };
+    let kept = match inputs.previous {
+        Some(_) => "; the last good ones go on",
+        None => "; nothing is overridden until it is mended",
+    };
+    issues.extend(faults.into_iter().map(|fault| Issue {
+        file: overrides::FILE.into(),
+        provider: None,
+        level: IssueLevel::Error,
+        message: format!("{fault}{kept}"),
+    }));
+    inputs.previous.map(|previous| previous.overrides.clone()).unwrap_or_default()
 }
 
 /// The process goes on listening where it does, and a gateway that others can reach never loses its last client key.

@@ -24,6 +24,8 @@ pub mod pool;
 pub mod spec;
 pub mod spec_model;
 
+pub mod overrides;
+
 pub mod check;
 pub mod config;
 pub mod table;

@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::provider::{Caps, Standing};
 use super::settings::{Profile, Settings, Strategy};
-use super::unified::{self, Unified};
+use super::unified::{self, Regroup, Unified};
 use super::{Catalog, ModelIx};
 use crate::base::text::{edit_distance, truncate};
 use crate::wire::chat::MODELS_MAX;
@@ -118,6 +118,11 @@ const LIKENESS_MIN: f64 = 0.2;
 impl Names {
     /// Indexes a catalog.
     pub fn new(catalog: &Catalog) -> Names {
+        Names::regrouped(catalog, &Regroup::default())
+    }
+
+    /// Indexes a catalog whose unified names the owner corrected.
+    pub fn regrouped(catalog: &Catalog, regroup: &Regroup) -> Names {
         let mut entries: Vec<Entry> = catalog.all().map(|at| entry(catalog, at)).collect();
         entries.sort_by(|a, b| {
             let key =
@@ -138,7 +143,7 @@ impl Names {
                 }
             }
         }
-        names.unified = unified::groups(catalog, names.entries.iter().map(|entry| entry.at));
+        names.unified = unified::groups(catalog, regroup, names.entries.iter().map(|entry| entry.at));
         names
     }
 

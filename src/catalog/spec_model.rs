@@ -12,7 +12,8 @@ use crate::base::text::closest;
 pub const MODELS_MAX: usize = 4_000;
 /// Longest model id.
 pub const ID_MAX: usize = 256;
-const TOKENS_MAX: u64 = 1_000_000_000;
+/// Largest number of tokens that a model can hold or give.
+pub const TOKENS_MAX: u64 = 1_000_000_000;
 const PRIORITY: f64 = 50.0;
 
 /// Reads `models`; `standing` is what the provider's billing says of them.
@@ -82,7 +83,7 @@ fn read_model(object: &Fields<'_>, provider: &str, standing: Standing, slots: &m
 }
 
 /// Unknown words are warnings, so that a file of a later version still loads.
-fn read_caps(object: &Fields<'_>) -> Caps {
+pub fn read_caps(object: &Fields<'_>) -> Caps {
     let mut caps = Caps::default();
     for name in object.texts("caps") {
         match Caps::by_name(&name) {

@@ -14,18 +14,33 @@ pub struct Unified {
     pub members: Vec<ModelIx>,
 }
 
+/// What the owner knows better than the names of models tell.
+#[derive(Clone, Debug, Default)]
+pub struct Regroup {
+    /// References that belong to the group of a name.
+    pub merges: BTreeMap<String, String>,
+    /// References that belong to no group.
+    pub splits: BTreeSet<String>,
+}
+
 /// Groups the models of a catalog; `order` gives the order of the members. Sorted by name.
-pub fn groups(catalog: &Catalog, order: impl Iterator<Item = ModelIx>) -> Vec<Unified> {
+pub fn groups(catalog: &Catalog, regroup: &Regroup, order: impl Iterator<Item = ModelIx>) -> Vec<Unified> {
     let mut by_key: BTreeMap<String, Vec<ModelIx>> = BTreeMap::new();
     for at in order {
-        by_key.entry(key(weights(catalog.model(at)))).or_default().push(at);
+        let model = catalog.model(at);
+        if !regroup.splits.contains(&*model.reference) {
+            let name = regroup.merges.get(&*model.reference).map_or_else(|| weights(model), String::as_str);
+            by_key.entry(key(name)).or_default().push(at);
+        }
     }
+    let made: BTreeSet<String> = regroup.merges.values().map(|name| key(name)).collect();
     let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut groups = Vec::new();
     for (key, members) in by_key {
         let slug = slug(&key);
         let providers: BTreeSet<u16> = members.iter().map(|at| at.provider).collect();
-        if providers.len() < 2 || slug.is_empty() {
+        // A group that the owner made may be as small as it likes.
+        if providers.len() < 2 && !made.contains(&key) || slug.is_empty() {
             continue;
         }
         // `Command R` and `Command R+` are different weights with one slug.

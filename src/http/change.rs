@@ -18,7 +18,16 @@ pub fn change(
     visit: Visit<'_>,
     apply: impl FnOnce(Members) -> Result<Answer, ApiError> + 'static,
 ) -> Admission {
-    change_by(visit, |members| apply(members).map(Next::Answer))
+    change_up_to(visit, CHANGE_BYTES_MAX, apply)
+}
+
+/// [`change`] with a body of up to `max_bytes`.
+pub fn change_up_to(
+    visit: Visit<'_>,
+    max_bytes: usize,
+    apply: impl FnOnce(Members) -> Result<Answer, ApiError> + 'static,
+) -> Admission {
+    read(visit, max_bytes, |members| apply(members).map(Next::Answer))
 }
 
 /// [`change`] for one that a worker has to make.
@@ -26,10 +35,18 @@ pub fn change_by(
     visit: Visit<'_>,
     apply: impl FnOnce(Members) -> Result<Next, ApiError> + 'static,
 ) -> Admission {
+    read(visit, CHANGE_BYTES_MAX, apply)
+}
+
+fn read(
+    visit: Visit<'_>,
+    max_bytes: usize,
+    apply: impl FnOnce(Members) -> Result<Next, ApiError> + 'static,
+) -> Admission {
     let then = |bytes: Vec<u8>| {
         members(&bytes).and_then(apply).unwrap_or_else(|error| Next::Answer(Answer::error(&error)))
     };
-    Admission::Body(visit.terms(CHANGE_BYTES_MAX), Box::new(then))
+    Admission::Body(visit.terms(max_bytes), Box::new(then))
 }
 
 fn members(bytes: &[u8]) -> Result<Members, ApiError> {

@@ -18,6 +18,7 @@ pub mod rights;
 
 pub mod change;
 pub mod events;
+pub mod overrides;
 
 pub mod page;
 pub mod providers;

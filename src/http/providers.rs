@@ -8,6 +8,7 @@ use super::views;
 use crate::base::clock::{self, Now};
 use crate::base::text::Redactor;
 use crate::catalog::load::Snapshot;
+use crate::catalog::overrides::Overrides;
 use crate::catalog::provider::{
     Auth, Key, Limit, Limits, LimitsScope, Metric, Model, Provider, ResetZone, Slot,
 };
@@ -20,6 +21,7 @@ use crate::upstream::probe::KeyHealth;
 /// What the views of one answer share.
 struct Look<'a> {
     live: &'a Live,
+    overrides: &'a Overrides,
     redactor: &'a Redactor,
     now: Now,
 }
@@ -28,7 +30,8 @@ struct Look<'a> {
 pub fn list(visit: Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
     let live = visit.gateway.live.lock();
-    let look = Look { live: &live, redactor: &snapshot.redactor, now: clock::now() };
+    let look =
+        Look { live: &live, overrides: &snapshot.overrides, redactor: &snapshot.redactor, now: clock::now() };
     let providers: Vec<Value> =
         snapshot.catalog.providers.iter().map(|provider| look.provider(provider)).collect();
     drop(live);
@@ -63,6 +66,7 @@ impl Look<'_> {
             "keys": keys.map(|key| self.key(provider, key)).collect::<Vec<_>>(),
             "models": provider.models.iter().map(|model| self.model(provider, model)).collect::<Vec<_>>(),
         });
+        view["override"] = self.overrides.entry("providers", &provider.id);
         self.add_score(&mut view, provider.slot);
         view
     }

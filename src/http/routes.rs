@@ -10,7 +10,7 @@ use super::exchange::Terms;
 use super::head::Head;
 use super::path::{self, PathFault};
 use super::rights::{self, Caller};
-use super::{browser, events, page, providers, v1, views};
+use super::{browser, events, overrides, page, providers, v1, views};
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
 use crate::wire::error::ApiError;
@@ -86,6 +86,17 @@ const ROUTES: &[Route] = &[
     client("/v1/models").get(v1::models),
     client("/v1/models/*").get(v1::model),
     owner("/api/providers").get(providers::list),
+    owner("/api/providers/*/enabled").post(overrides::enable),
+    owner("/api/overrides")
+        .get(overrides::show)
+        .put(overrides::replace)
+        .patch(overrides::patch)
+        .delete(overrides::clear),
+    owner("/api/overrides/*")
+        .get(overrides::show_entry)
+        .put(overrides::replace_entry)
+        .patch(overrides::patch_entry)
+        .delete(overrides::remove_entry),
     owner("/api/stats").get(views::stats),
     owner("/api/logs").get(views::logs),
     owner("/api/events").get(events::watch),
@@ -161,6 +172,14 @@ impl Route {
 
     const fn post(self, handler: Handler) -> Route {
         self.on(1, handler)
+    }
+
+    const fn put(self, handler: Handler) -> Route {
+        self.on(2, handler)
+    }
+
+    const fn patch(self, handler: Handler) -> Route {
+        self.on(3, handler)
     }
 
     const fn delete(self, handler: Handler) -> Route {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use serde_json::{Map, Value};
 
 use super::record::TurnLog;
 use crate::base::clock;
@@ -13,11 +14,13 @@ use crate::catalog::Issue;
 use crate::catalog::discovery::{Discovered, DiscoveredList};
 use crate::catalog::env::{self, Paths, Variables};
 use crate::catalog::load::{self, Inputs, Snapshot};
+use crate::catalog::overrides::{self, Overrides};
 use crate::catalog::pool::Fingerprints;
 use crate::catalog::slots::Slots;
 use crate::route::live::Live;
 use crate::store::Store;
 use crate::upstream::client::Client;
+use crate::wire::error::ApiError;
 
 /// The gateway, shared by all threads.
 pub struct Gateway {
@@ -33,6 +36,8 @@ pub struct Gateway {
     slots: Mutex<Slots>,
     /// What decisions read and change: counters, benches, latencies. Held for microseconds, never across I/O.
     pub live: Mutex<Live>,
+    /// Held by who changes the overrides, to the end of the reload: two changes at once would lose one.
+    overriding: Mutex<()>,
     discovered: Mutex<Discovered>,
     /// Whether model lists are being fetched.
     pub discovering: AtomicBool,
@@ -99,6 +104,7 @@ impl Gateway {
             snapshot: RwLock::new(Arc::new(snapshot)),
             slots: Mutex::new(slots),
             live: Mutex::new(live),
+            overriding: Mutex::new(()),
             discovered: Mutex::new(discovered),
             discovering: AtomicBool::new(false),
             client,
@@ -142,6 +148,35 @@ impl Gateway {
         *self.snapshot.write() = Arc::clone(&snapshot);
         self.turns.changed("reload");
         Ok(snapshot)
+    }
+
+    /// Changes the overrides: checked, written, and put to use.
+    ///
+    /// # Errors
+    /// What `change` says; a 400 that names the place when the outcome is not sound; a 500 when it cannot be written,
+    /// and then nothing has changed.
+    pub fn override_by(
+        &self,
+        change: impl FnOnce(&Snapshot) -> Result<Map<String, Value>, ApiError>,
+    ) -> Result<Arc<Snapshot>, ApiError> {
+        let _alone = self.overriding.lock();
+        let snapshot = self.snapshot();
+        let faulty = |fault: &str| {
+            let place = fault.split_once(": ").map_or("", |(place, _)| place);
+            ApiError::bad_field("invalid_body", place, fault)
+        };
+        let overrides = Overrides::read(change(&snapshot)?)
+            .map_err(|faults| faulty(faults.first().map_or("", String::as_str)))?;
+        if let Some(conflict) = overrides.conflict(&snapshot.configured_names) {
+            return Err(faulty(&conflict));
+        }
+        overrides::write_file(&self.data, &overrides).map_err(|error| {
+            ApiError::new(500, "", format!("the overrides cannot be written ({error}); nothing was changed"))
+        })?;
+        let reloaded = self.reload();
+        self.turns.changed("overrides");
+        reloaded
+            .map_err(|_| ApiError::new(500, "", "the overrides are written, but the configuration refuses"))
     }
 
     /// Model lists fetched so far.
