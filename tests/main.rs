@@ -10,6 +10,8 @@ mod e2e {
     mod benches;
     /// The blame table, row by row: who is called, who is benched for how long, and what comes next.
     mod blame;
+    /// Pages of other origins, and names that are not ours.
+    mod browsers;
     /// Whole answers, and what reaches the upstream of a request.
     mod chat;
     /// The commands of the terminal.
@@ -48,6 +50,8 @@ mod e2e {
     mod secrets;
     /// Under a service manager: readiness, watchdog, reload, stop.
     mod service;
+    /// The owner's right, and how wrong keys are slowed down.
+    mod signin;
     /// How event streams end, well or not, and what fills their silences.
     mod sse_ends;
     /// How event streams are cut into lines, events and packets.

@@ -3,6 +3,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
+use super::client_key::{ClientRules, RULE_MEMBERS};
 use super::fields::{shown, whole};
 use super::settings::Strategy;
 use super::table::{self, BENCH_CAUSES, Row, Shape};
@@ -120,8 +121,8 @@ pub fn is_visible(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| (0x21..0x7f).contains(&b))
 }
 
-/// Members of a client key object; the last four are checked by the parts that use them.
-const KEY_MEMBERS: [&str; 7] = ["name", "key", "sha256", "models", "strategy", "limits", "cache"];
+/// Members of a client key object that say which one it is.
+const KEY_MEMBERS: [&str; 3] = ["name", "key", "sha256"];
 
 fn check_keys(name: &str, value: &Value, warnings: &mut Vec<String>) -> Result<(), String> {
     let items =
@@ -140,10 +141,11 @@ fn check_keys(name: &str, value: &Value, warnings: &mut Vec<String>) -> Result<(
 }
 
 fn check_key_object(at: &str, map: &Map<String, Value>, warnings: &mut Vec<String>) -> Result<(), String> {
-    warn_unknown(at, map, &KEY_MEMBERS, warnings);
+    warn_unknown(at, map, &[&KEY_MEMBERS[..], &RULE_MEMBERS].concat(), warnings);
     if map.get("name").is_some_and(|name| name.as_str().is_none_or(|text| text.trim().is_empty())) {
         return Err(format!("{at}.name: must be a text that is not empty"));
     }
+    ClientRules::read(&format!("{at}."), map)?;
     match (map.get("key"), map.get("sha256")) {
         (Some(Value::String(key)), None) if is_visible(key) => Ok(()),
         (Some(_), None) => Err(format!("{at}.key: must be visible ASCII characters without spaces")),

@@ -1,11 +1,13 @@
 //! Reads `freeway.config.json` and the variables into [`Settings`], strictly: a wrong type or value refuses and says
 //! where, an unknown key is a warning with a suggestion. Pure: text and variables in, settings out.
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::check::{check, parse_sha256, value_of};
+use super::client_key::{ClientKey, ClientRules, ClientSource};
 use super::fields::{shown, whole};
 use super::json;
 use super::settings::*;
@@ -24,7 +26,8 @@ pub struct Read {
 
 /// Reads a configuration. `text` is the file's, empty when there is none; `file` its name for messages.
 pub fn read(file: &str, text: &str, variables: &BTreeMap<String, String>) -> Result<Read, Vec<Issue>> {
-    let mut reader = Reader { file, issues: Vec::new(), values: BTreeMap::new() };
+    let mut reader =
+        Reader { file, issues: Vec::new(), values: BTreeMap::new(), key_source: ClientSource::Config };
     if !text.trim().is_empty() {
         match json::parse(text) {
             Ok(Value::Object(map)) => reader.walk(&map, ""),
@@ -58,6 +61,8 @@ struct Reader<'a> {
     issues: Vec<Issue>,
     /// What the file or a variable sets, checked.
     values: BTreeMap<&'static str, Value>,
+    /// Where the client keys come from: a variable replaces those of the file.
+    key_source: ClientSource,
 }
 
 impl Reader<'_> {
@@ -115,7 +120,12 @@ impl Reader<'_> {
             });
             let Some((name, text)) = set else { continue };
             match check(row, &value_of(&row.shape, text), &mut Vec::new()) {
-                Ok(Some(value)) => drop(self.values.insert(row.name, value)),
+                Ok(Some(value)) => {
+                    self.values.insert(row.name, value);
+                    if row.name == "keys" {
+                        self.key_source = ClientSource::Variable;
+                    }
+                }
                 Ok(None) => {}
                 // The message speaks of the setting; the owner looks for the variable.
                 Err(message) => {
@@ -252,9 +262,15 @@ impl Reader<'_> {
             cooldown_ms: (self.value("cooldownSeconds").as_f64().unwrap_or_default() * 1000.0) as u64,
             timeout_ms: self.whole("timeoutMs"),
             stream_timeout_ms: self.some_whole("streamTimeoutMs"),
-            keys: client_keys(&self.value("keys")),
-            admin_key: self.text("adminKey").map(Secret::new),
+            keys: client_keys(&self.value("keys"), self.key_source),
+            admin_key: self.text("adminKey").as_deref().map(AdminKey::new),
             cors_origins,
+            hosts: self.texts("hosts").iter().map(|host| host.to_ascii_lowercase()).collect(),
+            trusted_proxies: self
+                .texts("trustedProxies")
+                .iter()
+                .filter_map(|text| text.parse().ok())
+                .collect(),
             aliases: self.aliases(),
             profiles: self.profiles(),
             active_profile: self.text("activeProfile"),
@@ -353,8 +369,8 @@ fn name_in(target: &str) -> String {
     lower.strip_prefix("auto:").map(|name| name.trim().to_owned()).unwrap_or(lower)
 }
 
-fn client_keys(value: &Value) -> Vec<ClientKey> {
-    let mut keys: Vec<ClientKey> = Vec::new();
+fn client_keys(value: &Value, source: ClientSource) -> Vec<Arc<ClientKey>> {
+    let mut keys: Vec<Arc<ClientKey>> = Vec::new();
     for item in value.as_array().into_iter().flatten() {
         let text = item.as_str().or_else(|| item.get("key")?.as_str());
         let hash = item.get("sha256").and_then(Value::as_str).and_then(parse_sha256);
@@ -363,10 +379,10 @@ fn client_keys(value: &Value) -> Vec<ClientKey> {
             continue;
         }
         let name = item.get("name").and_then(Value::as_str).map(|name| name.trim().to_owned());
-        keys.push(ClientKey {
-            name: name.unwrap_or_else(|| format!("key-{}", keys.len() + 1)).into(),
-            sha256,
-        });
+        // They were checked when the setting was.
+        let rules = item.as_object().and_then(|map| ClientRules::read("", map).ok()).unwrap_or_default();
+        let name = name.unwrap_or_else(|| format!("key-{}", keys.len() + 1)).into();
+        keys.push(Arc::new(ClientKey { name, sha256, source, created_ms: None, rules }));
     }
     keys
 }

@@ -70,7 +70,7 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
     issues.extend(key_issues);
     for key in more_keys {
         if !settings.keys.iter().any(|known| known.sha256 == key.sha256) {
-            settings.keys.push(key);
+            settings.keys.push(Arc::new(key));
         }
     }
     if let Some(previous) = inputs.previous {
@@ -591,7 +591,8 @@ mod tests {
     #[test]
     fn keys_of_the_clients_file_count() {
         let mut site = Site::new();
-        let key = clients::add(&site.folder.path().join("data"), "phone").expect("a key");
+        let key =
+            clients::add(&site.folder.path().join("data"), "phone", Default::default(), 1).expect("a key").0;
         let snapshot = site.load(None);
         assert_eq!(snapshot.settings.keys.len(), 1);
         site.process.insert("FREEWAY_KEYS".into(), key);

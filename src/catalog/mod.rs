@@ -12,6 +12,7 @@ pub mod load;
 
 pub mod boxfile;
 pub mod bundled;
+pub mod client_key;
 pub mod clients;
 pub mod env;
 pub mod example;

@@ -3,7 +3,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::base::text::Secret;
+use sha2::{Digest, Sha256};
+
+use super::client_key::ClientKey;
 
 /// Everything the owner can set, checked.
 #[derive(Clone, Debug)]
@@ -19,9 +21,13 @@ pub struct Settings {
     pub timeout_ms: u64,
     /// To the first data event of a stream; defaults to `timeout_ms`.
     pub stream_timeout_ms: Option<u64>,
-    pub keys: Vec<ClientKey>,
-    pub admin_key: Option<Secret>,
+    pub keys: Vec<Arc<ClientKey>>,
+    pub admin_key: Option<AdminKey>,
     pub cors_origins: Vec<String>,
+    /// Further names by which clients reach this gateway, in lower case.
+    pub hosts: Vec<String>,
+    /// Proxies that are believed about the client's address.
+    pub trusted_proxies: Vec<IpAddr>,
     /// Another name for a model string.
     pub aliases: BTreeMap<String, String>,
     /// A named order of model strings with an optional strategy.
@@ -95,13 +101,17 @@ pub fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// A key that an app presents.
-#[derive(Clone, Debug)]
-pub struct ClientKey {
-    /// Shown in logs; `key-1`, `key-2`, ... when none was given.
-    pub name: Arc<str>,
-    /// SHA-256 of the key.
+/// The key of the owner, of which only the hash is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdminKey {
     pub sha256: [u8; 32],
+}
+
+impl AdminKey {
+    /// Of its text.
+    pub fn new(key: &str) -> AdminKey {
+        AdminKey { sha256: Sha256::digest(key).into() }
+    }
 }
 
 /// A named order of model strings.

@@ -58,7 +58,8 @@ pub const BENCH_CAUSES: [&str; 8] =
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
 const MIB: u64 = 1 << 20;
-const LIMIT_MAX: u64 = 1_000_000_000_000;
+/// Largest limit on requests or tokens.
+pub const LIMIT_MAX: u64 = 1_000_000_000_000;
 
 const fn row(name: &'static str, shape: Shape, default: &'static str, text: &'static str) -> Row {
     Row { name, shape, default, variables: &[], text, used: true }
@@ -101,7 +102,7 @@ pub static TABLE: &[Row] = &[
         &["FREEWAY_KEYS"],
         Keys,
         "[]",
-        "Keys that apps present: texts, or `{name, key}` or `{name, sha256}`; without any, only this machine may call",
+        "Keys that apps present: texts, or `{name, key or sha256, models, strategy, limits, cache}`; without any, only this machine may call",
     ),
     named(
         "adminKey",
@@ -117,19 +118,20 @@ pub static TABLE: &[Row] = &[
         "[]",
         "Browser origins that may call, such as `https://chat.example`; `*` is not taken",
     ),
-    Row {
-        variables: &["FREEWAY_HOSTS"],
-        ..later("hosts", Texts, "[]", "Further host names by which clients reach this gateway")
-    },
-    Row {
-        variables: &["FREEWAY_TRUSTED_PROXIES"],
-        ..later(
-            "trustedProxies",
-            Addresses,
-            "[]",
-            "Addresses of proxies that are believed about the client's address",
-        )
-    },
+    named(
+        "hosts",
+        &["FREEWAY_HOSTS"],
+        Texts,
+        "[]",
+        "Further host names by which clients reach this gateway, beside its addresses and the machine's own name",
+    ),
+    named(
+        "trustedProxies",
+        &["FREEWAY_TRUSTED_PROXIES"],
+        Addresses,
+        "[]",
+        "Addresses of proxies that are believed about the client's address",
+    ),
     // Routing.
     named(
         "strategy",

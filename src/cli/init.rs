@@ -7,8 +7,10 @@ use lexopt::prelude::*;
 use serde_json::json;
 
 use super::{DONE, Failure, World, issue_lines};
+use crate::base::clock;
 use crate::base::rng::fill_random;
 use crate::base::text::hex;
+use crate::catalog::client_key::ClientRules;
 use crate::catalog::env::Paths;
 use crate::catalog::settings::{Settings, is_loopback};
 use crate::catalog::{boxfile, clients, example};
@@ -89,7 +91,7 @@ fn set_up(paths: &Paths, settings: &Settings, lan: bool) -> Result<Done, String>
     }
     let key = if settings.keys.is_empty() {
         wrote.push(paths.data.join("clients.json").display().to_string());
-        Some(clients::add(&paths.data, FIRST_CLIENT)?)
+        Some(clients::add(&paths.data, FIRST_CLIENT, ClientRules::default(), clock::now().wall_ms)?.0)
     } else {
         None
     };

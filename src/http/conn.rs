@@ -28,6 +28,8 @@ pub type Door = Box<dyn Fn(Head, SocketAddr) -> Admission + Send + Sync>;
 pub enum Admission {
     /// The answer, which does not depend on the body. If the body has not come yet, the connection ends with it.
     Answer(Answer),
+    /// The same after a pause, which only this connection feels.
+    Late(Answer, Duration),
     /// Read the body under these terms, then go on.
     Body(Terms, Box<dyn FnOnce(Vec<u8>) -> Next>),
 }
@@ -275,6 +277,10 @@ impl Reader<'_> {
         match admission {
             Some(Admission::Body(terms, then)) => self.admit(&shape, terms, then),
             Some(Admission::Answer(answer)) => self.answer_early(&shape, &answer, &Vec::new()),
+            Some(Admission::Late(answer, pause)) => {
+                std::thread::sleep(pause);
+                self.answer_early(&shape, &answer, &Vec::new())
+            }
             None => self.answer_early(&shape, &Answer::error(&internal_error()), &Vec::new()),
         }
     }

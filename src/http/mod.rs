@@ -13,8 +13,14 @@
 pub mod routes;
 
 pub mod browser;
+pub mod host;
 pub mod path;
+pub mod permit;
 pub mod rights;
+pub mod signin;
+pub mod throttle;
+
+pub mod session;
 
 pub mod change;
 pub mod events;

@@ -3,14 +3,17 @@
 //! Everything here happens on the reader thread, before the body, so that a wrong key or path costs nothing.
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::answer::{Answer, Fields};
 use super::conn::{Admission, Door};
 use super::exchange::Terms;
 use super::head::Head;
+use super::host::MachineNames;
 use super::path::{self, PathFault};
-use super::rights::{self, Caller};
-use super::{browser, events, overrides, page, providers, v1, views};
+use super::permit::{self, Entry, Refused, Right};
+use super::rights::{Caller, Guard};
+use super::{browser, events, overrides, page, providers, session, v1, views};
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
 use crate::wire::error::ApiError;
@@ -18,7 +21,10 @@ use crate::wire::error::ApiError;
 /// A request whose caller and path are known.
 pub struct Visit<'h> {
     pub gateway: &'h Arc<Gateway>,
+    pub guard: &'h Arc<Guard>,
     pub head: &'h Head,
+    /// Who is at the other end of the connection, be it a proxy.
+    pub peer: SocketAddr,
     pub caller: Caller,
     /// What follows the route's path, such as a model id; still percent-encoded.
     pub rest: &'h str,
@@ -34,19 +40,16 @@ impl Visit<'_> {
         Admission::Answer(answer)
     }
 
+    /// The same after a pause, for those who try keys.
+    pub fn answer_late(self, mut answer: Answer, pause: Duration) -> Admission {
+        answer.headers.extend(self.common);
+        Admission::Late(answer, pause)
+    }
+
     /// Terms under which the body is read.
     pub fn terms(self, max_bytes: usize) -> Terms {
         Terms { max_bytes, headers: self.common, envelope: ApiError::body }
     }
-}
-
-/// Who may use a route.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Right {
-    Anybody,
-    /// Whoever presents a client key, where there are any.
-    Client,
-    Owner,
 }
 
 type Handler = fn(Visit<'_>) -> Admission;
@@ -85,6 +88,7 @@ const ROUTES: &[Route] = &[
     client("/v1/embeddings").post(v1::embeddings),
     client("/v1/models").get(v1::models),
     client("/v1/models/*").get(v1::model),
+    anybody("/api/session").get(session::view).post(session::sign_in).delete(session::sign_out),
     owner("/api/providers").get(providers::list),
     owner("/api/providers/*/enabled").post(overrides::enable),
     owner("/api/overrides")
@@ -109,27 +113,41 @@ const ROUTES: &[Route] = &[
 
 /// The door of the server: every request goes through here.
 pub fn door(gateway: Arc<Gateway>) -> Door {
-    Box::new(move |head, peer| admit(&gateway, &head, peer))
+    let guard = Arc::new(Guard { names: MachineNames::of_this_machine(), ..Guard::default() });
+    Box::new(move |head, peer| admit(&gateway, &guard, &head, peer))
 }
 
-fn admit(gateway: &Arc<Gateway>, head: &Head, peer: SocketAddr) -> Admission {
+fn admit(gateway: &Arc<Gateway>, guard: &Arc<Guard>, head: &Head, peer: SocketAddr) -> Admission {
     let snapshot = gateway.snapshot();
     let path = path::tidy(head.path());
+    let found = find(&path);
+    let entry = Entry {
+        head,
+        peer,
+        settings: &snapshot.settings,
+        guard,
+        right: right(found.map(|(route, _)| route), &path),
+        of_owner: is_of_owner(found.map(|(route, _)| route), &path),
+        inference: path.starts_with("/v1/"),
+        origin: browser::origin(head, &snapshot.settings),
+    };
     let request_id = request_id(head);
     let mut common = common_headers(&path, &request_id);
-    common.extend(browser::origin_headers(head, &snapshot.settings));
-    let found = find(&path);
+    if !entry.of_owner {
+        common.extend(browser::origin_headers(head, entry.origin));
+    }
     if head.method() == "OPTIONS" {
         let allow = found.map_or_else(
             || "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".to_owned(),
             |(route, _)| route.allow(),
         );
-        return Admission::Answer(browser::preflight(head, &snapshot.settings, &allow));
+        return Admission::Answer(permit::preflight(&entry, &allow));
     }
-    let mut visit = Visit { gateway, head, caller: Caller::Open, rest: "", request_id, common };
-    match permit(&mut visit, found.map(|(route, _)| route), &path, peer, &snapshot.settings) {
-        Ok(()) => {}
-        Err(error) => return visit.answer(Answer::error(&error)),
+    let mut visit = Visit { gateway, guard, head, peer, caller: Caller::Open, rest: "", request_id, common };
+    match permit::judge(&entry) {
+        Ok(caller) => visit.caller = caller,
+        Err(Refused { error, pause: None }) => return visit.answer(Answer::error(&error)),
+        Err(Refused { error, pause: Some(pause) }) => return visit.answer_late(Answer::error(&error), pause),
     }
     let Some((route, rest)) = found else { return visit.answer(Answer::error(&not_found(&path))) };
     visit.rest = rest;
@@ -139,30 +157,20 @@ fn admit(gateway: &Arc<Gateway>, head: &Head, peer: SocketAddr) -> Admission {
     }
 }
 
-/// Finds out who calls, and whether that is enough for the route.
-fn permit(
-    visit: &mut Visit<'_>,
-    route: Option<&Route>,
-    path: &str,
-    peer: SocketAddr,
-    settings: &crate::catalog::settings::Settings,
-) -> Result<(), ApiError> {
-    // Paths that do not exist are not told apart from those that do before the key is known.
-    let right = match route {
+/// Who may use a path. Those that do not exist are not told apart from those that do before the key is known.
+fn right(route: Option<&Route>, path: &str) -> Right {
+    match route {
         Some(route) => route.right,
         None if path.starts_with("/api/") => Right::Owner,
         // A page fetches the client library before it has a key.
         None if path.starts_with("/sdk/") => Right::Anybody,
         None => Right::Client,
-    };
-    if right == Right::Anybody {
-        return Ok(());
     }
-    visit.caller = rights::caller(visit.head, settings)?;
-    match right {
-        Right::Owner => rights::owner(&visit.caller, visit.head, peer, settings),
-        _ => Ok(()),
-    }
+}
+
+/// Whether a path is for the owner and our own page alone, also where it needs no right, such as to sign in.
+fn is_of_owner(route: Option<&Route>, path: &str) -> bool {
+    path.starts_with("/api/") || right(route, path) == Right::Owner
 }
 
 impl Route {
@@ -268,6 +276,9 @@ fn common_headers(path: &str, request_id: &str) -> Fields {
     if path.starts_with("/v1/") || path.starts_with("/api/") {
         common.push(("cache-control", "no-store, no-transform".into()));
         common.push(("vary", "authorization, origin".into()));
+    }
+    if path.starts_with("/api/") {
+        common.extend(browser::PROTECTION.map(|(name, value)| (name, value.into())));
     }
     common
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::outlet::Outlet;
 use super::route_info::RouteInfo;
 use crate::base::clock::{self, Now};
-use crate::catalog::clients::Principal;
+use crate::catalog::client_key::Principal;
 use crate::catalog::names::Kind;
 use crate::catalog::provider::Caps;
 use crate::catalog::settings::{Strategy, StreamSettings};
