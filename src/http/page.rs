@@ -100,9 +100,14 @@ fn file(visit: Visit<'_>, name: &str) -> Admission {
 impl Asset {
     fn served(&self) -> &Served {
         self.served.get_or_init(|| {
-            let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-            let written = encoder.write_all(self.bytes).and_then(|()| encoder.finish());
-            Served { etag: etag(self.bytes), gzipped: written.expect("writing into memory cannot fail") }
+            let gzip = || {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+                encoder.write_all(self.bytes).and_then(|()| encoder.finish())
+            };
+            // The compressor's tables come about on the stack, and a reader's is too small for them.
+            let written = std::thread::scope(|scope| scope.spawn(gzip).join());
+            let gzipped = written.ok().and_then(Result::ok).expect("writing into memory cannot fail");
+            Served { etag: etag(self.bytes), gzipped }
         })
     }
 }
