@@ -53,6 +53,10 @@ static ASSETS: [Asset; ASSET_COUNT] = assets![
     "index.html",
     "page/api.js",
     "page/app.js",
+    "page/benches.js",
+    "page/cache.js",
+    "page/chart.js",
+    "page/clients.js",
     "page/dom.js",
     "page/feed.js",
     "page/format.js",
@@ -61,15 +65,20 @@ static ASSETS: [Asset; ASSET_COUNT] = assets![
     "page/icon.svg",
     "page/keys.js",
     "page/log.js",
+    "page/models.js",
     "page/overview.js",
     "page/page.css",
     "page/parts.js",
+    "page/playground.js",
     "page/providers.js",
+    "page/sessions.js",
+    "page/settings.js",
     "page/snippets.js",
     "page/stream.js",
     "page/theme.js",
+    "page/usage.js",
 ];
-const ASSET_COUNT: usize = 18;
+const ASSET_COUNT: usize = 27;
 
 /// `GET /`.
 pub fn index(visit: Visit<'_>) -> Admission {

@@ -7,12 +7,12 @@ const RECORDS_MAX = 500;
 const PAUSE_MAX_MS = 15_000;
 
 export const feed = {
-  /** Newest first. */
-  records: [],
-  /** `live`, `retrying`, `off` (hidden or signed out), or `lost` when it has not come back for a while. */
-  state: 'off',
-  missed: 0,
-  listeners: new Set(),
+	/** Newest first. */
+	records: [],
+	/** `live`, `retrying`, `off` (hidden or signed out), or `lost` when it has not come back for a while. */
+	state: 'off',
+	missed: 0,
+	listeners: new Set(),
 };
 
 let source = null;
@@ -23,77 +23,76 @@ let tail = null;
 const seen = new Set();
 
 function keyOf(record) {
-  return record.seq ?? record.id ?? `${record.at}-${record.requestedModel}-${record.ms}`;
+	return record.seq ?? record.id ?? `${record.at}-${record.requestedModel}-${record.ms}`;
 }
 
 function tell(what, data) {
-  for (const listener of feed.listeners) listener(what, data);
+	for (const listener of feed.listeners) listener(what, data);
 }
 
 function become(state) {
-  if (feed.state === state) return;
-  feed.state = state;
-  tell('state', state);
+	if (feed.state === state) return;
+	feed.state = state;
+	tell('state', state);
 }
 
 /** Takes in records, wherever they come from. Tells the listeners once for all of them. */
 function take(records) {
-  const fresh = records.filter((record) => !seen.has(keyOf(record)));
-  if (!fresh.length) return;
-  for (const record of fresh) {
-    record.key = String(keyOf(record));
-    seen.add(keyOf(record));
-    feed.records.unshift(record);
-  }
-  const sorted = feed.records.every((record, at, all) => at === 0 || all[at - 1].at >= record.at);
-  if (!sorted) feed.records.sort((a, b) => b.at - a.at || (b.seq ?? 0) - (a.seq ?? 0));
-  for (const old of feed.records.splice(RECORDS_MAX)) seen.delete(keyOf(old));
-  tell('records', fresh);
+	const fresh = records.filter((record) => !seen.has(keyOf(record)));
+	if (!fresh.length) return;
+	for (const record of fresh) {
+		record.key = String(keyOf(record));
+		seen.add(keyOf(record));
+		feed.records.unshift(record);
+	}
+	feed.records.sort((a, b) => b.at - a.at || (b.seq ?? 0) - (a.seq ?? 0));
+	for (const old of feed.records.splice(RECORDS_MAX)) seen.delete(keyOf(old));
+	tell('records', fresh);
 }
 
 /** Reads what the gateway still has; the stream brings only what is new. */
 export async function readBack() {
-  const { logs } = await api(`/api/logs?limit=${RECORDS_MAX}`);
-  take(logs.reverse());
+	const { logs } = await api(`/api/logs?limit=${RECORDS_MAX}`);
+	take(logs.reverse());
 }
 
 /** Connects, and goes on connecting. */
 export function start() {
-  clearTimeout(timer);
-  if (source) return;
-  become(lostAt && Date.now() - lostAt > PAUSE_MAX_MS ? 'lost' : 'retrying');
-  source = new EventSource(tail ? `/api/events?lastEventId=${encodeURIComponent(tail)}` : '/api/events');
-  source.addEventListener('open', () => {
-    pause = 1000;
-    lostAt = 0;
-    become('live');
-  });
-  source.addEventListener('hello', (event) => {
-    const skew = JSON.parse(event.data).at - Date.now();
-    clock.skewMs = Math.abs(skew) > 3000 ? skew : 0;
-  });
-  source.addEventListener('log', (event) => {
-    if (event.lastEventId) tail = event.lastEventId;
-    take([JSON.parse(event.data)]);
-  });
-  source.addEventListener('change', (event) => tell('change', JSON.parse(event.data).what));
-  source.addEventListener('lagged', (event) => {
-    feed.missed += JSON.parse(event.data).missed;
-    readBack().catch(() => {});
-  });
-  source.addEventListener('error', () => {
-    lostAt ||= Date.now();
-    stop('retrying');
-    timer = setTimeout(start, pause);
-    pause = Math.min(pause * 2, PAUSE_MAX_MS);
-    if (Date.now() - lostAt > PAUSE_MAX_MS) become('lost');
-  });
+	clearTimeout(timer);
+	if (source) return;
+	become(lostAt && Date.now() - lostAt > PAUSE_MAX_MS ? 'lost' : 'retrying');
+	source = new EventSource(tail ? `/api/events?lastEventId=${encodeURIComponent(tail)}` : '/api/events');
+	source.addEventListener('open', () => {
+		pause = 1000;
+		lostAt = 0;
+		become('live');
+	});
+	source.addEventListener('hello', (event) => {
+		const skew = JSON.parse(event.data).at - Date.now();
+		clock.skewMs = Math.abs(skew) > 3000 ? skew : 0;
+	});
+	source.addEventListener('log', (event) => {
+		if (event.lastEventId) tail = event.lastEventId;
+		take([JSON.parse(event.data)]);
+	});
+	source.addEventListener('change', (event) => tell('change', JSON.parse(event.data).what));
+	source.addEventListener('lagged', (event) => {
+		feed.missed += JSON.parse(event.data).missed;
+		readBack().catch(() => {});
+	});
+	source.addEventListener('error', () => {
+		lostAt ||= Date.now();
+		stop('retrying');
+		timer = setTimeout(start, pause);
+		pause = Math.min(pause * 2, PAUSE_MAX_MS);
+		if (Date.now() - lostAt > PAUSE_MAX_MS) become('lost');
+	});
 }
 
 /** Disconnects. */
 export function stop(state = 'off') {
-  clearTimeout(timer);
-  source?.close();
-  source = null;
-  become(state);
+	clearTimeout(timer);
+	source?.close();
+	source = null;
+	become(state);
 }

@@ -1,47 +1,44 @@
 // The way in: asks for the admin key once; what comes back is a cookie.
 import { api } from './api.js';
-import { attr, h, show, text } from './dom.js';
-import { field, form } from './parts.js';
+import { h, show, text } from './dom.js';
+import { busy, field, form } from './parts.js';
 
 /** The sign-in. `entered` is called when the gateway lets us in. */
 export function gate(entered) {
-  const key = h('input', { type: 'password', name: 'key', autocomplete: 'current-password', spellcheck: 'false', required: true });
-  const told = h('p', { class: 'told', role: 'alert' });
-  const send = h('button', { class: 'primary' }, 'Sign in');
-  const enter = form(async () => {
-    if (!key.value.trim()) {
-      text(told, 'Type the admin key first.');
-      key.focus();
-      return;
-    }
-    attr(send, 'aria-busy', 'true');
-    text(told, '');
-    try {
-      await api('/api/session', { body: { key: key.value.trim() }, quiet: true });
-      key.value = '';
-      entered();
-    } catch (error) {
-      text(told, error.status === 401 ? 'That is not the admin key of this gateway.' : error.message);
-      key.select();
-    } finally {
-      attr(send, 'aria-busy', null);
-    }
-  }, null, h('input', { type: 'text', name: 'username', value: 'admin', autocomplete: 'username', hidden: true }),
-  field('Admin key', key, 'The value of FREEWAY_ADMIN_KEY. It is exchanged for a cookie of 12 hours and kept nowhere.'),
-  told, send);
-  const closed = h('p', null);
-  const node = h('section', { class: 'gate', 'aria-labelledby': 'gate-title', hidden: true },
-    h('h1', { id: 'gate-title' }, 'Sign in to Freeway'), closed, enter);
+	const key = h('input', { type: 'password', name: 'key', autocomplete: 'current-password', spellcheck: 'false', required: true });
+	const told = h('p.told', { role: 'alert' });
+	const send = h('button.primary', 'Sign in');
+	const enter = form(async () => {
+		if (!key.value.trim()) {
+			text(told, 'Type the admin key first.');
+			key.focus();
+			return;
+		}
+		text(told, '');
+		await busy(send, async () => {
+			await api('/api/session', { body: { key: key.value.trim() }, quiet: true });
+			key.value = '';
+			entered();
+		}, (error) => {
+			text(told, error.status === 401 ? 'That is not the admin key of this gateway.' : error.message);
+			key.select();
+		});
+	}, null, h('input', { type: 'text', name: 'username', value: 'admin', autocomplete: 'username', hidden: true }),
+	field('Admin key', key, 'The value of FREEWAY_ADMIN_KEY. It is exchanged for a cookie of 12 hours and kept nowhere.'),
+	told, send);
+	const closed = h('p', null);
+	const node = h('section.gate', { 'aria-labelledby': 'gate-title', hidden: true },
+		h('h1', { id: 'gate-title' }, 'Sign in to Freeway'), closed, enter);
 
-  /** Shows what the gateway asks for; `session` is its answer to `GET /api/session`. */
-  function ask(session) {
-    const possible = session.how !== 'set_admin_key';
-    show(enter, possible);
-    text(closed, possible
-      ? 'This page steers the gateway, so it is for its owner.'
-      : session.message ?? 'Set FREEWAY_ADMIN_KEY on the gateway to use this page from another machine.');
-    show(node, true);
-    if (possible) key.focus();
-  }
-  return { node, ask, hide: () => show(node, false) };
+	/** Shows what the gateway asks for; `session` is its answer to `GET /api/session`. */
+	function ask(session) {
+		const possible = session.how !== 'set_admin_key';
+		show(enter, possible);
+		text(closed, possible
+			? 'This page steers the gateway, so it is for its owner.'
+			: session.message ?? 'Set FREEWAY_ADMIN_KEY on the gateway to use this page from another machine.');
+		show(node, true);
+		if (possible) key.focus();
+	}
+	return { node, ask, hide: () => show(node, false) };
 }

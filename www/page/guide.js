@@ -10,68 +10,68 @@ const EASY = ['groq', 'cerebras', 'google-ai', 'mistral', 'openrouter', 'cloudfl
 
 /** The guide. `update(stats, providers)` tells it how far things are; it goes when all is done, or when it is sent away. */
 export function guide(shared, snippetsNode, done) {
-  const steps = [1, 2, 3].map((number) => h('li', { class: 'step' }, h('span', { class: 'number', 'aria-hidden': 'true' }, String(number))));
-  const title = (words) => h('h3', null, words);
-  const pick = choice([]);
-  const place = h('div');
-  const link = h('p', { class: 'row' });
-  let known = [];
-  let shownFor = null;
+	const steps = [1, 2, 3].map((number) => h('li.step', h('span.number', { 'aria-hidden': 'true' }, String(number))));
+	const title = (words) => h('h3', words);
+	const pick = choice([]);
+	const place = h('div');
+	const link = h('p.row');
+	let known = [];
+	let shownFor = null;
 
-  function choose() {
-    const one = known.find((each) => each.id === pick.value);
-    if (!one || shownFor === one.id) return;
-    shownFor = one.id;
-    link.replaceChildren(one.signup ? away(one.signup, `Get a free key from ${one.label}`) : '', one.terms?.note ? h('small', null, one.terms.note) : '');
-    place.replaceChildren(pasteBox(one.id, one.label, done).node);
-  }
-  pick.addEventListener('change', choose);
-  steps[0].append(h('div', null, title('Add a key'), h('p', null, 'A free tier needs an account at a provider, mostly without a card. One is enough to begin; more make it last longer.'),
-    field('Provider', pick), link, place));
+	function choose() {
+		const one = known.find((each) => each.id === pick.value);
+		if (!one || shownFor === one.id) return;
+		shownFor = one.id;
+		link.replaceChildren(one.signup ? away(one.signup, `Get a free key from ${one.label}`) : '', one.terms?.note ? h('small', one.terms.note) : '');
+		place.replaceChildren(pasteBox(one.id, one.label, done).node);
+	}
+	pick.addEventListener('change', choose);
+	steps[0].append(h('div', title('Add a key'), h('p', 'A free tier needs an account at a provider, mostly without a card. One is enough to begin; more make it last longer.'),
+		field('Provider', pick), link, place));
 
-  const answer = h('p', { class: 'said', role: 'status' });
-  const route = h('p', { class: 'dim' });
-  const first = button('Ask “Say hello in five words.”', async () => {
-    first.disabled = true;
-    answer.textContent = '';
-    text(route, 'Waiting…');
-    try {
-      const { headers } = await ask({ model: 'auto', messages: [{ role: 'user', content: 'Say hello in five words.' }] }, {
-        onText: (piece) => answer.append(piece),
-      });
-      text(route, `Served by ${headers['x-freeway-provider'] ?? '?'} / ${headers['x-freeway-model'] ?? '?'}`);
-      done();
-    } catch (error) {
-      text(route, error.message);
-    } finally {
-      first.disabled = false;
-    }
-  }, { class: 'primary' });
-  steps[1].append(h('div', null, title('Ask something'), first, answer, route));
-  steps[2].append(h('div', null, title('Point an app at it'), h('p', null, 'Any OpenAI client works: give it this base URL, a client key, and the model auto.'), snippetsNode));
+	const answer = h('p.said', { role: 'status' });
+	const route = h('p.dim');
+	const first = button('Ask “Say hello in five words.”', async () => {
+		first.disabled = true;
+		answer.textContent = '';
+		text(route, 'Waiting…');
+		try {
+			const { headers } = await ask({ model: 'auto', messages: [{ role: 'user', content: 'Say hello in five words.' }] }, {
+				onText: (piece) => answer.append(piece),
+			});
+			text(route, `Served by ${headers['x-freeway-provider'] ?? '?'} / ${headers['x-freeway-model'] ?? '?'}`);
+			done();
+		} catch (error) {
+			text(route, error.message);
+		} finally {
+			first.disabled = false;
+		}
+	}, { class: 'primary' });
+	steps[1].append(h('div', title('Ask something'), first, answer, route));
+	steps[2].append(h('div', title('Point an app at it'), h('p', 'Any OpenAI client works: give it this base URL, a client key, and the model auto.'), snippetsNode));
 
-  const node = h('section', { class: 'box guide', 'aria-labelledby': 'guide-title', hidden: true },
-    h('div', { class: 'heading' }, h('h2', { id: 'guide-title' }, 'From nothing to a first answer'),
-      button('Hide', () => show(node, false), { class: 'small' })), h('ol', { class: 'plain' }, steps));
-  let decided = false;
-  return {
-    node,
-    update(stats, providers) {
-      const ready = stats.providers.usable > 0;
-      const served = stats.requests.ok > 0;
-      // It comes when there is something to do, and stays to the end of this visit.
-      if (!decided) show(node, !(ready && served));
-      decided = true;
-      steps[0].classList.toggle('done', ready);
-      steps[1].classList.toggle('done', served);
-      first.disabled = !ready;
-      const open = providers.filter((one) => !one.keyless && !one.local && one.enabled);
-      const order = (one) => (EASY.includes(one.id) ? EASY.indexOf(one.id) : EASY.length);
-      if (!known.length && open.length) {
-        known = open.toSorted((a, b) => order(a) - order(b));
-        pick.append(...known.map((one) => h('option', { value: one.id }, one.label)));
-        choose();
-      }
-    },
-  };
+	const node = h('section.box.guide', { 'aria-labelledby': 'guide-title', hidden: true },
+		h('div.heading', h('h2', { id: 'guide-title' }, 'From nothing to a first answer'),
+			button('Hide', () => show(node, false), { class: 'small' })), h('ol.plain', steps));
+	let decided = false;
+	return {
+		node,
+		update(stats, providers) {
+			const ready = stats.providers.usable > 0;
+			const served = stats.requests.ok > 0;
+			// It comes when there is something to do, and stays to the end of this visit.
+			if (!decided) show(node, !(ready && served));
+			decided = true;
+			steps[0].classList.toggle('done', ready);
+			steps[1].classList.toggle('done', served);
+			first.disabled = !ready;
+			const open = providers.filter((one) => !one.keyless && !one.local && one.enabled);
+			const order = (one) => (EASY.includes(one.id) ? EASY.indexOf(one.id) : EASY.length);
+			if (!known.length && open.length) {
+				known = open.toSorted((a, b) => order(a) - order(b));
+				pick.append(...known.map((one) => h('option', { value: one.id }, one.label)));
+				choose();
+			}
+		},
+	};
 }

@@ -1,173 +1,212 @@
 // What several panels are made of.
-import { attr, copy, freshId, h, show, text, toast } from './dom.js';
+import { attr, copy, freshId, h, keyed, show, text, toast } from './dom.js';
+
+/** What a choice of a strategy offers. */
+export const STRATEGIES = [['', 'as set'], ...['priority', 'round-robin', 'least-used', 'fastest', 'balanced', 'smartest', 'reliable', 'custom'].map((one) => [one, one])];
 
 /** A button. */
 export function button(words, onclick, properties) {
-  return h('button', { type: 'button', onclick, ...properties }, words);
+	return h('button', { type: 'button', onclick, ...properties }, words);
 }
 
-/** A button that is busy, and cannot be pressed twice, while its action runs; a failure is told in passing. */
+/** Runs an action once while `node` says that it is busy; `failed` hears of a failure, which else is told in passing. */
+export async function busy(node, action, failed = (error) => toast(error.message, 'bad')) {
+	if (node.getAttribute('aria-busy')) return;
+	attr(node, 'aria-busy', 'true');
+	try {
+		await action();
+	} catch (error) {
+		failed(error);
+	} finally {
+		attr(node, 'aria-busy', null);
+	}
+}
+
+/** A button that cannot be pressed twice while its action runs. */
 export function actionButton(words, action, properties) {
-  const node = button(words, async () => {
-    if (node.getAttribute('aria-busy')) return;
-    attr(node, 'aria-busy', 'true');
-    try {
-      await action();
-    } catch (error) {
-      toast(error.message, 'bad');
-    } finally {
-      attr(node, 'aria-busy', null);
-    }
-  }, properties);
-  return node;
+	const node = button(words, () => busy(node, action), properties);
+	return node;
+}
+
+/** A field to search by. */
+export function finder(words, oninput) {
+	return h('input', { type: 'search', placeholder: words, 'aria-label': words, oninput });
+}
+
+/** A field for a number. */
+export function number(properties) {
+	return h('input', { type: 'number', min: 1, step: 1, inputmode: 'decimal', ...properties });
 }
 
 /** A button that asks again before it does what cannot be undone. */
 export function confirmButton(words, question, action, properties) {
-  let armed = null;
-  const node = actionButton(words, async () => {
-    if (!armed) {
-      text(node, question);
-      node.classList.add('armed');
-      armed = setTimeout(disarm, 5000);
-      return;
-    }
-    disarm();
-    await action();
-  }, properties);
-  function disarm() {
-    clearTimeout(armed);
-    armed = null;
-    text(node, words);
-    node.classList.remove('armed');
-  }
-  node.addEventListener('blur', disarm);
-  return node;
+	let armed = null;
+	const node = actionButton(words, async () => {
+		if (!armed) {
+			text(node, question);
+			node.classList.add('armed');
+			armed = setTimeout(disarm, 5000);
+			return;
+		}
+		disarm();
+		await action();
+	}, properties);
+	function disarm() {
+		clearTimeout(armed);
+		armed = null;
+		text(node, words);
+		node.classList.remove('armed');
+	}
+	node.addEventListener('blur', disarm);
+	return node;
 }
 
 /** Text in a box with a button that copies it. `update` changes the text. */
 export function copyable(words, label, properties) {
-  const code = h('code', null, words);
-  const box = h('pre', { tabindex: 0, role: 'group', 'aria-label': label }, code);
-  const node = h('div', { class: 'copyable', ...properties }, box, button('Copy', async () => {
-    const done = await copy(code.textContent);
-    toast(done ? 'Copied' : 'Select the text and copy it by hand', done ? 'good' : 'bad');
-  }, { class: 'small', 'aria-label': `Copy ${label}` }));
-  return { node, update: (next) => text(code, next) };
+	const code = h('code', words);
+	const box = h('pre', { tabindex: 0, role: 'group', 'aria-label': label }, code);
+	const node = h('div.copyable', { ...properties }, box, button('Copy', async () => {
+		const done = await copy(code.textContent);
+		toast(done ? 'Copied' : 'Select the text and copy it by hand', done ? 'good' : 'bad');
+	}, { class: 'small', 'aria-label': `Copy ${label}` }));
+	return { node, update: (next) => text(code, next) };
 }
 
 /** A labelled field. `control` is an input, a select or a textarea. */
 export function field(label, control, hint) {
-  control.id ||= freshId('field');
-  const note = hint ? h('small', { id: `${control.id}-hint` }, hint) : null;
-  if (note) control.setAttribute('aria-describedby', note.id);
-  return h('div', { class: 'field' }, h('label', { for: control.id }, label), control, note);
+	control.id ||= freshId('field');
+	const note = hint ? h('small', { id: `${control.id}-hint` }, hint) : null;
+	if (note) control.setAttribute('aria-describedby', note.id);
+	return h('div.field', h('label', { for: control.id }, label), control, note);
 }
 
 /** A select of `[value, words]` pairs. */
 export function choice(pairs, properties) {
-  return h('select', properties, pairs.map(([value, words]) => h('option', { value }, words)));
+	return h('select', properties, pairs.map(([value, words]) => h('option', { value }, words)));
 }
 
-/** A figure with its name. `update(value, note)` changes it. */
-export function tile(label) {
-  const value = h('dd', null, '–');
-  const note = h('dd', { class: 'note' });
-  const node = h('div', { class: 'tile' }, h('dt', null, label), value, note);
-  return {
-    node,
-    update(words, more) {
-      text(value, words);
-      text(note, more ?? '');
-      show(note, more);
-    },
-  };
-}
-
-/** A row of tiles: `{name: label}` gives `{node, name: tile}`. */
+/** A row of figures: `{name: label}` gives `{node, set(name, value, note)}`. */
 export function tiles(labels) {
-  const made = Object.fromEntries(Object.entries(labels).map(([name, label]) => [name, tile(label)]));
-  return { ...made, node: h('dl', { class: 'tiles' }, Object.values(made).map((one) => one.node)) };
+	const made = Object.fromEntries(Object.entries(labels).map(([name, label]) => [name, [label, h('dd', '–'), h('dd.note')]]));
+	return {
+		node: h('dl.tiles', Object.entries(made).map(([name, [label, ...parts]]) => h('div', { 'data-figure': name }, h('dt', label), parts))),
+		set(name, words, more) {
+			const [, value, note] = made[name];
+			text(value, words);
+			text(note, more);
+			show(note, more);
+		},
+	};
 }
 
 /** A small mark with a meaning: good, warn, bad, or none. */
 export function chip(words, tone = '', title) {
-  return h('span', { class: `chip ${tone}`, title }, words);
+	return h('span', { class: `chip ${tone}`, title }, words);
 }
 
-/** Changes a chip. */
-export function setChip(node, words, tone = '', title) {
-  text(node, words);
-  attr(node, 'class', `chip ${tone}`);
-  attr(node, 'title', title);
+/** A view of a chip: `of(item)` gives its words, tone and title. */
+export function chipOf(of) {
+	const node = chip('');
+	const update = (item) => {
+		const [words, tone, title] = of(item);
+		text(node, words);
+		attr(node, 'class', `chip ${tone ?? ''}`);
+		attr(node, 'title', title);
+	};
+	return { node, update };
 }
 
 /** What a list shows while there is nothing in it. */
 export function empty(title, hint, ...more) {
-  return h('div', { class: 'empty' }, h('strong', null, title), h('p', null, hint), ...more);
+	return h('div.empty', h('strong', title), h('p', hint), ...more);
+}
+
+/** A titled box. */
+export function box(title, actions, ...children) {
+	return h('section.box', { 'aria-label': title }, h('div.heading', h('h2', title), h('div.actions', actions)), ...children);
 }
 
 /** A disclosure. `fill(body)` makes its content when it is first opened. */
 export function fold(summary, fill, properties) {
-  const body = h('div', { class: 'fold' });
-  const node = h('details', properties, h('summary', null, summary), body);
-  let filled = false;
-  const ensure = () => {
-    if (node.open && !filled) {
-      filled = true;
-      fill(body);
-    }
-  };
-  node.addEventListener('toggle', ensure);
-  ensure();
-  return node;
+	const body = h('div.fold');
+	const node = h('details', properties, h('summary', summary), body);
+	let filled = false;
+	const ensure = () => {
+		if (node.open && !filled) {
+			filled = true;
+			fill(body);
+		}
+	};
+	node.addEventListener('toggle', ensure);
+	ensure();
+	return node;
 }
 
 /** A switch. `act(on)` must resolve before it moves. */
 export function toggle(label, act) {
-  const node = h('button', { type: 'button', class: 'switch', role: 'switch', 'aria-label': label });
-  node.addEventListener('click', async () => {
-    if (node.getAttribute('aria-busy')) return;
-    const on = node.getAttribute('aria-checked') !== 'true';
-    attr(node, 'aria-busy', 'true');
-    try {
-      await act(on);
-      attr(node, 'aria-checked', String(on));
-    } catch (error) {
-      toast(error.message, 'bad');
-    } finally {
-      attr(node, 'aria-busy', null);
-    }
-  });
-  return { node, update: (on) => node.getAttribute('aria-busy') || attr(node, 'aria-checked', String(on)) };
+	const node = h('button', { type: 'button', class: 'switch', role: 'switch', 'aria-label': label });
+	node.addEventListener('click', () => busy(node, async () => {
+		const on = node.getAttribute('aria-checked') !== 'true';
+		await act(on);
+		attr(node, 'aria-checked', String(on));
+	}));
+	return { node, update: (on) => node.getAttribute('aria-busy') || attr(node, 'aria-checked', String(on)) };
 }
 
-/** A table that a phone can scroll sideways by itself. `update(rows)` keys rows by `keyOf`. */
-export function table(label, columns) {
-  const head = columns.map(([words, kind]) => h('th', { scope: 'col', class: kind }, words));
-  const body = h('tbody');
-  const node = h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label },
-    h('table', null, h('thead', null, h('tr', null, head)), body));
-  return { node, body };
+/**
+ * A table that a phone scrolls sideways by itself. A column is `[title, of, kind]`: what `of(item)` gives is shown: text
+ * (asked for again at each update), a view (updated), or a node (left alone). The first column heads its row.
+ */
+export function table(label, keyOf, columns) {
+	const head = columns.map(([title, , kind]) => h('th', { scope: 'col', class: kind }, title));
+	const body = h('tbody');
+	const node = h('div.scroll', { tabindex: 0, role: 'region', 'aria-label': label },
+		h('table', h('thead', h('tr', head)), body));
+	const row = (first) => {
+		const cells = columns.map(([, of]) => of(first));
+		const line = h('tr', { 'data-key': keyOf(first) }, cells.map((cell, at) => h(at ? 'td' : 'th', { scope: at ? null : 'row', class: columns[at][2] }, cell?.node ?? cell)));
+		const update = (item) => cells.forEach((cell, at) => {
+			if (cell?.update) cell.update(item);
+			else if (!(cell instanceof Node)) text(line.children[at], columns[at][1](item));
+		});
+		return { node: line, update };
+	};
+	return {
+		node,
+		update(items) {
+			keyed(body, items, keyOf, row);
+			show(node, items.length);
+		},
+	};
 }
 
-/** A row of plain cells for [`table`]: texts or nodes; the first is the row's header. */
-export function row(cells, columns) {
-  return h('tr', null, cells.map((cell, at) => (at === 0
-    ? h('th', { scope: 'row', class: columns[at][1] }, cell)
-    : h('td', { class: columns[at][1] }, cell))));
+/** Facts by name: `update([[name, value, title, tone]])`. */
+export function facts(name) {
+	const node = h('dl', { class: name });
+	const fact = ([label]) => {
+		const value = h('dd');
+		return {
+			node: h('div', h('dt', label), value),
+			update([, words, title, tone]) {
+				text(value, words);
+				attr(value, 'title', title);
+				attr(value, 'class', tone);
+			},
+		};
+	};
+	return { node, update: (pairs) => keyed(node, pairs.filter(([, value]) => value !== null && value !== undefined), ([label]) => label, fact) };
 }
 
 /** A form that sends itself by script. */
 export function form(onsubmit, properties, ...children) {
-  return h('form', {
-    ...properties,
-    novalidate: true,
-    onsubmit(event) {
-      event.preventDefault();
-      onsubmit(event.currentTarget);
-    },
-  }, ...children);
+	return h('form', {
+		...properties,
+		novalidate: true,
+		onsubmit(event) {
+			event.preventDefault();
+			onsubmit(event.currentTarget);
+		},
+	}, ...children);
 }
 
 /**
@@ -175,42 +214,42 @@ export function form(onsubmit, properties, ...children) {
  * when something has changed; what it throws is told above the content, which stays.
  */
 export function panel({ id, title, lead, every, load, children, actions, ...more }) {
-  const heading = h('h1', { id: `title-${id}`, tabindex: -1 }, title);
-  const trouble = h('div', { class: 'trouble', role: 'alert', hidden: true });
-  const node = h('section', { class: `panel ${id}`, 'aria-labelledby': heading.id, hidden: true },
-    h('div', { class: 'heading' }, heading, lead ? h('p', { class: 'lead' }, lead) : null,
-      h('div', { class: 'actions' }, actions ?? [])),
-    trouble, ...children);
-  let running = null;
-  async function refresh() {
-    if (!load) return;
-    if (running) return running;
-    if (!node.dataset.loaded) attr(node, 'aria-busy', 'true');
-    running = load();
-    try {
-      await running;
-      node.dataset.loaded = 'yes';
-      show(trouble, false);
-    } catch (error) {
-      if (!error.needsSignIn) {
-        trouble.replaceChildren(h('span', null, error.message ?? String(error)), button('Try again', refresh, { class: 'small' }));
-        show(trouble, true);
-      }
-      if (!error.status && error.code !== 'unreachable') console.error(error);
-    } finally {
-      running = null;
-      attr(node, 'aria-busy', null);
-    }
-  }
-  return { id, title, every, node, heading, refresh, ...more };
+	const heading = h('h1', { id: `title-${id}`, tabindex: -1 }, title);
+	const trouble = h('div.trouble', { role: 'alert', hidden: true });
+	const node = h('section', { class: `panel ${id}`, 'aria-labelledby': heading.id, hidden: true },
+		h('div.heading', heading, lead ? h('p.lead', lead) : null,
+			h('div.actions', actions ?? [])),
+		trouble, ...children);
+	let running = null;
+	async function refresh() {
+		if (!load) return;
+		if (running) return running;
+		if (!node.dataset.loaded) attr(node, 'aria-busy', 'true');
+		running = load();
+		try {
+			await running;
+			node.dataset.loaded = 'yes';
+			show(trouble, false);
+		} catch (error) {
+			if (!error.needsSignIn) {
+				trouble.replaceChildren(h('span', error.message ?? String(error)), button('Try again', refresh, { class: 'small' }));
+				show(trouble, true);
+			}
+			if (!error.status && error.code !== 'unreachable') console.error(error);
+		} finally {
+			running = null;
+			attr(node, 'aria-busy', null);
+		}
+	}
+	return { id, title, every, node, heading, refresh, ...more };
 }
 
 /** Buttons of which one is pressed. `picked(id)` is called when another one is. */
 export function tabs(label, pairs, picked) {
-  const node = h('div', { class: 'tabs', role: 'group', 'aria-label': label });
-  pairs.forEach(([id, words], at) => node.append(button(words, () => {
-    for (const other of node.children) attr(other, 'aria-pressed', String(other.dataset.id === id));
-    picked(id);
-  }, { 'data-id': id, 'aria-pressed': String(at === 0) })));
-  return node;
+	const node = h('div.tabs', { role: 'group', 'aria-label': label });
+	pairs.forEach(([id, words], at) => node.append(button(words, () => {
+		for (const other of node.children) attr(other, 'aria-pressed', String(other.dataset.id === id));
+		picked(id);
+	}, { 'data-id': id, 'aria-pressed': String(at === 0) })));
+	return node;
 }

@@ -6,46 +6,46 @@ import { failed } from './api.js';
  * Throws a failure with words for people; `signal` stops it.
  */
 export async function ask(body, { onHead, onText, onThought, signal, headers = {} } = {}) {
-  const answer = await fetch('/v1/chat/completions', {
-    method: 'POST',
-    signal,
-    headers: { 'content-type': 'application/json', ...headers },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-  });
-  const told = Object.fromEntries([...answer.headers].filter(([name]) => name.startsWith('x-')));
-  onHead?.(told, answer.status);
-  if (!answer.ok) throw Object.assign(failed(answer.status, await answer.json().catch(() => null)), { headers: told });
-  let usage = null;
-  for await (const data of events(answer.body)) {
-    if (data === '[DONE]') break;
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw Object.assign(failed(answer.status, chunk), { headers: told });
-    usage = chunk.usage ?? usage;
-    const delta = chunk.choices?.[0]?.delta ?? {};
-    const thought = delta.reasoning_content ?? delta.reasoning;
-    if (thought) onThought?.(thought);
-    if (delta.content) onText?.(delta.content);
-    for (const call of delta.tool_calls ?? []) onText?.(`${call.function?.name ?? ''}${call.function?.arguments ?? ''}`);
-  }
-  return { headers: told, usage };
+	const answer = await fetch('/v1/chat/completions', {
+		method: 'POST',
+		signal,
+		headers: { 'content-type': 'application/json', ...headers },
+		body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+	});
+	const told = Object.fromEntries([...answer.headers].filter(([name]) => name.startsWith('x-')));
+	onHead?.(told, answer.status);
+	if (!answer.ok) throw Object.assign(failed(answer.status, await answer.json().catch(() => null)), { headers: told });
+	let usage = null;
+	for await (const data of events(answer.body)) {
+		if (data === '[DONE]') break;
+		const chunk = JSON.parse(data);
+		if (chunk.error) throw Object.assign(failed(answer.status, chunk), { headers: told });
+		usage = chunk.usage ?? usage;
+		const delta = chunk.choices?.[0]?.delta ?? {};
+		const thought = delta.reasoning_content ?? delta.reasoning;
+		if (thought) onThought?.(thought);
+		if (delta.content) onText?.(delta.content);
+		for (const call of delta.tool_calls ?? []) onText?.(`${call.function?.name ?? ''}${call.function?.arguments ?? ''}`);
+	}
+	return { headers: told, usage };
 }
 
 /** The data of each event of a stream. */
 async function* events(stream) {
-  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = '';
-  try {
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) return;
-      const parts = (rest + value).split(/\r?\n\r?\n/);
-      rest = parts.pop();
-      for (const event of parts) {
-        const data = event.split(/\r?\n/).filter((line) => line.startsWith('data:')).map((line) => line.slice(5).trimStart());
-        if (data.length) yield data.join('\n');
-      }
-    }
-  } finally {
-    reader.cancel().catch(() => {});
-  }
+	const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+	let rest = '';
+	try {
+		for (;;) {
+			const { value, done } = await reader.read();
+			if (done) return;
+			const parts = (rest + value).split(/\r?\n\r?\n/);
+			rest = parts.pop();
+			for (const event of parts) {
+				const data = event.split(/\r?\n/).filter((line) => line.startsWith('data:')).map((line) => line.slice(5).trimStart());
+				if (data.length) yield data.join('\n');
+			}
+		}
+	} finally {
+		reader.cancel().catch(() => {});
+	}
 }
