@@ -287,6 +287,7 @@ impl Reader<'_> {
             },
             prefer_fit: self.flag("context.preferFit"),
             max_messages: self.size("guard.maxMessages"),
+            cache: self.cache(),
             log: LogSettings {
                 level: match self.text("log.level").as_deref() {
                     Some("error") => LogLevel::Error,
@@ -314,6 +315,25 @@ impl Reader<'_> {
             idle_ms: self.whole("server.idleMs"),
             write_ms: self.whole("server.writeMs"),
             stop_ms: self.whole("server.stopMs"),
+        }
+    }
+
+    fn cache(&self) -> CacheSettings {
+        CacheSettings {
+            mode: match self.text("cache.mode").as_deref() {
+                Some("off") => CacheMode::Off,
+                Some("aggressive") => CacheMode::Aggressive,
+                _ => CacheMode::Safe,
+            },
+            scope: match self.text("cache.scope").as_deref() {
+                Some("key") => CacheScope::Key,
+                _ => CacheScope::Shared,
+            },
+            ttl_ms: self.whole("cache.ttlMs"),
+            max_entries: self.size("cache.maxEntries"),
+            max_bytes: self.whole("cache.maxBytes"),
+            max_entry_bytes: self.size("cache.maxEntryBytes"),
+            ignore: self.texts("cache.ignore"),
         }
     }
 

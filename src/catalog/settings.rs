@@ -43,6 +43,7 @@ pub struct Settings {
     /// `context.preferFit`.
     pub prefer_fit: bool,
     pub max_messages: usize,
+    pub cache: CacheSettings,
     pub log: LogSettings,
 }
 
@@ -176,6 +177,59 @@ pub struct DiscoverySettings {
     pub enabled: bool,
     /// How long a fetched model list counts as fresh.
     pub ttl_ms: u64,
+}
+
+/// `cache.*`, without the semantic tier.
+#[derive(Clone, Debug)]
+pub struct CacheSettings {
+    pub mode: CacheMode,
+    pub scope: CacheScope,
+    /// How long an answer is good.
+    pub ttl_ms: u64,
+    pub max_entries: usize,
+    /// All answers together, and the largest one.
+    pub max_bytes: u64,
+    pub max_entry_bytes: usize,
+    /// Further top-level request fields that do not change an answer.
+    pub ignore: Vec<String>,
+}
+
+/// Which answers are kept without being asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheMode {
+    Off,
+    /// Of requests whose answer can be expected to be the same twice.
+    Safe,
+    Aggressive,
+}
+
+impl CacheMode {
+    /// Its word in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CacheMode::Off => "off",
+            CacheMode::Safe => "safe",
+            CacheMode::Aggressive => "aggressive",
+        }
+    }
+}
+
+/// Who shares answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheScope {
+    Shared,
+    /// Each client key has its own.
+    Key,
+}
+
+impl CacheScope {
+    /// Its word in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CacheScope::Shared => "shared",
+            CacheScope::Key => "key",
+        }
+    }
 }
 
 /// `log.*`.

@@ -267,11 +267,28 @@ pub static TABLE: &[Row] = &[
     later("context.compactModel", Text, "\"fast\"", "Model that writes summaries"),
     later("context.autoCompactAt", Number(0.1, 1.0), "0.8", "Fill at which a summary is made ahead of need"),
     // The caches.
-    later("cache.mode", Word(&["safe", "off", "aggressive"]), "\"safe\"", "Which answers are kept"),
-    later("cache.scope", Word(&["shared", "key"]), "\"shared\"", "Whether clients share them"),
-    later("cache.ttlMs", Whole(1, 365 * DAY_MS), "86400000", "How long they are kept"),
-    later("cache.maxEntries", Whole(1, 10_000_000), "5000", "How many are kept"),
-    later("cache.ignore", Texts, "[]", "Further request fields that do not change an answer"),
+    row(
+        "cache.mode",
+        Word(&["safe", "off", "aggressive"]),
+        "\"safe\"",
+        "Which answers are kept: of requests with a seed or a temperature up to 0.2, none, or all",
+    ),
+    row(
+        "cache.scope",
+        Word(&["shared", "key"]),
+        "\"shared\"",
+        "Whether clients share them, or each key has its own",
+    ),
+    row("cache.ttlMs", Whole(1, 365 * DAY_MS), "86400000", "How long they are kept"),
+    row("cache.maxEntries", Whole(1, 1_000_000), "5000", "How many are kept"),
+    row(
+        "cache.maxBytes",
+        Whole(1_024, 4_096 * MIB),
+        "67108864",
+        "How much room they may take in the data folder",
+    ),
+    row("cache.maxEntryBytes", Whole(1_024, 32 * MIB), "1048576", "Largest answer that is kept"),
+    row("cache.ignore", Texts, "[]", "Further top-level request fields that do not change an answer"),
     later(
         "cache.semantic.enabled",
         Flag,

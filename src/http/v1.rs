@@ -11,12 +11,13 @@ use super::path;
 use super::routes::Visit;
 use crate::base::clock;
 use crate::base::text::truncate;
+use crate::cache::rule::Wish;
 use crate::catalog::listing::listing;
 use crate::catalog::settings::Strategy;
+use crate::relay::intake;
 use crate::relay::outlet::{Outlet, Sink};
 use crate::relay::route_info::RouteInfo;
 use crate::relay::turn::{Controls, Operation, Request};
-use crate::relay::{intake, story};
 use crate::wire::body::Body;
 use crate::wire::chat::ChatFacts;
 use crate::wire::embeddings::EmbeddingFacts;
@@ -54,13 +55,13 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
             Err(error) => return Next::Answer(Answer::error(&error)),
         };
         let request = Request { id, client, principal, body, operation, controls, arrived };
-        let prepared = intake::prepare(&gateway, request);
-        let needs_upstream = prepared.needs_upstream();
-        let tell = move |responder: Responder| {
+        let course = intake::settle(&gateway, request);
+        let needs_worker = course.needs_worker();
+        let run = move |responder: Responder| {
             let cut = Arc::clone(responder.cut());
-            story::tell(&gateway, prepared, Outlet::new(Box::new(Surface::new(responder))), &cut);
+            course.run(&gateway, Outlet::new(Box::new(Surface::new(responder))), &cut);
         };
-        if needs_upstream { Next::Work(Box::new(tell)) } else { Next::Here(Box::new(tell)) }
+        if needs_worker { Next::Work(Box::new(run)) } else { Next::Here(Box::new(run)) }
     };
     Admission::Body(terms, Box::new(then))
 }
@@ -99,6 +100,17 @@ fn controls(head: &Head) -> Result<Controls, ApiError> {
             Ok(wait) if (0.0..=WAIT_S_MAX).contains(&wait) => controls.wait_ms = (wait * 1000.0) as u64,
             _ => return bad("x-freeway-wait", seconds, "number of seconds from 0 to 300"),
         }
+    }
+    if let Some(word) = value("x-freeway-cache") {
+        match Wish::of_word(word) {
+            Some(wish) => controls.cache = wish,
+            None => {
+                return bad("x-freeway-cache", word, &format!("word for the cache; it is {}", Wish::WORDS));
+            }
+        }
+    }
+    for (_, directives) in head.fields().filter(|(name, _)| name.eq_ignore_ascii_case("cache-control")) {
+        controls.cache = controls.cache.with_directives(directives);
     }
     Ok(controls)
 }

@@ -127,6 +127,10 @@ fn pass_stream(
     let streamed = relay.run(reply, books);
     if relay.malformed() > 0 {
         log::warn!("{} events of {} could not be read", relay.malformed(), target.model.reference);
+        turn.spoil();
+    }
+    if turn.keeps_answer() {
+        turn.note_usage(relay.usage_object());
     }
     let usage = relay.usage();
     let ending = match streamed {

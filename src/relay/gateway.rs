@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Map, Value};
 
+use super::cached::Answers;
 use super::record::TurnLog;
 use crate::base::clock;
 use crate::catalog::Issue;
@@ -44,6 +45,7 @@ pub struct Gateway {
     pub client: Client,
     pub store: Store,
     pub turns: TurnLog,
+    pub answers: Answers,
     pub counts: Counts,
     /// Requests that wait for a candidate to free up.
     held: AtomicUsize,
@@ -110,6 +112,7 @@ impl Gateway {
             client,
             store,
             turns: TurnLog::new(clock::now().wall_ms),
+            answers: Answers::default(),
             counts: Counts::default(),
             held: AtomicUsize::new(0),
         }

@@ -1,13 +1,18 @@
-//! What is settled about a request before a worker is needed: what its model string means. On the reader's thread, so
-//! nothing here may wait for an upstream or for the disk.
+//! What is settled about a request before a worker is needed: what its model string means, and whether its answer is in
+//! memory. On the reader's thread, so nothing here may wait for an upstream or for the disk.
 use std::sync::Arc;
 
+use super::cached::{self, Hit};
 use super::gateway::Gateway;
+use super::outlet::Outlet;
+use super::story;
 use super::turn::Request;
+use crate::cache::key::Key;
 use crate::catalog::load::Snapshot;
 use crate::catalog::names::Resolution;
 use crate::route::plan::Ask;
 use crate::route::terminal;
+use crate::upstream::cut::Cut;
 
 /// A request that is understood.
 pub struct Prepared {
@@ -20,17 +25,55 @@ pub struct Prepared {
     pub requested: Arc<str>,
     /// `x-freeway-route`.
     pub route: Arc<str>,
+    /// Under which key its answer is to be kept, if it may be.
+    pub key: Option<Key>,
 }
 
-impl Prepared {
-    /// Whether it can be answered only by calling somebody.
-    pub fn needs_upstream(&self) -> bool {
-        !terminal::is_unmatched(&self.resolution)
+/// How a request goes on.
+pub enum Course {
+    /// It cannot be served, and nobody has to be asked to know that.
+    Refuse(Prepared),
+    /// Its answer is in memory.
+    Replay(Prepared, Box<Hit>),
+    /// Somebody has to be called.
+    Call(Prepared),
+}
+
+impl Course {
+    /// Whether it waits for an upstream, and so needs a worker.
+    pub fn needs_worker(&self) -> bool {
+        matches!(self, Course::Call(_))
+    }
+
+    /// Goes to the request's end. `cut` ends upstream calls when the client leaves.
+    pub fn run(self, gateway: &Gateway, outlet: Outlet, cut: &Arc<Cut>) {
+        match self {
+            Course::Refuse(prepared) | Course::Call(prepared) => story::tell(gateway, prepared, outlet, cut),
+            Course::Replay(prepared, hit) => cached::serve(gateway, prepared, &hit, outlet),
+        }
+    }
+}
+
+/// Settles what needs no upstream.
+pub fn settle(gateway: &Gateway, request: Request) -> Course {
+    let mut prepared = prepare(gateway, request);
+    if terminal::is_unmatched(&prepared.resolution) {
+        return Course::Refuse(prepared);
+    }
+    prepared.key = cached::key_of(&prepared);
+    let Some(key) = &prepared.key else { return Course::Call(prepared) };
+    let found = match prepared.request.controls.cache.anew {
+        true => None,
+        false => gateway.answers.find(&prepared, key),
+    };
+    match found {
+        Some(hit) => Course::Replay(prepared, Box::new(hit)),
+        None => Course::Call(prepared),
     }
 }
 
 /// Finds out what `request` means.
-pub fn prepare(gateway: &Gateway, request: Request) -> Prepared {
+fn prepare(gateway: &Gateway, request: Request) -> Prepared {
     let snapshot = gateway.snapshot();
     let ask = request.operation.ask();
     let (model, models) = request.operation.asked();
@@ -41,5 +84,5 @@ pub fn prepare(gateway: &Gateway, request: Request) -> Prepared {
         (models.join(", ").into(), names.resolve_list(catalog, settings, models, ask.kind))
     };
     let route = resolution.route.as_str().into();
-    Prepared { request, snapshot, ask, resolution, requested, route }
+    Prepared { request, snapshot, ask, resolution, requested, route, key: None }
 }

@@ -2,6 +2,7 @@
 //! surface; a surface only translates in and out.
 pub mod attempt;
 pub mod books;
+pub mod cached;
 pub mod feed;
 pub mod gateway;
 pub mod intake;

@@ -100,7 +100,7 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
     let now = clock::now();
     let served = facts.with.map(|with| {
         let provider = snapshot.catalog.provider(with.at);
-        (provider, snapshot.catalog.model(with.at), &provider.keys[with.key])
+        (provider, snapshot.catalog.model(with.at), with.key.map(|key| &provider.keys[key]))
     });
     let hops = facts.failover.map_or(&[][..], |failover| failover.hops());
     let record = TurnRecord {
@@ -116,7 +116,7 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
         resolution: Arc::clone(facts.resolution),
         provider_id: served.map(|(provider, ..)| Arc::clone(&provider.id)),
         model_id: served.map(|(_, model, _)| Arc::clone(&model.id)),
-        key_id: served.map(|(.., key)| Arc::clone(&key.id)),
+        key_id: served.and_then(|(.., key)| Some(Arc::clone(&key?.id))),
         attempts: hops.iter().map(|hop| attempt_record(snapshot, hop)).collect(),
         status: facts.status,
         ms: now.mono_ms.saturating_sub(turn.arrived.mono_ms),

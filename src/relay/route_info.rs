@@ -3,6 +3,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::base::text::header_value;
+use crate::store::RowCache;
 
 /// Hops shown in `x-freeway-trail`.
 const TRAIL_MAX: usize = 10;
@@ -23,6 +24,8 @@ pub struct RouteInfo {
     pub trail: Vec<String>,
     /// Whether the token counts of a whole answer were guessed.
     pub usage_estimated: bool,
+    /// Where the answer came from, when nobody was called for it.
+    pub cache: Option<RowCache>,
 }
 
 impl RouteInfo {
@@ -42,6 +45,9 @@ impl RouteInfo {
         if !self.trail.is_empty() {
             let last = self.trail.len().saturating_sub(TRAIL_MAX);
             put("x-freeway-trail", &self.trail[last..].join(", "));
+        }
+        if let Some(cache) = self.cache {
+            headers.push(("x-freeway-cache", Cow::Borrowed(cache.name())));
         }
         if self.usage_estimated {
             headers.push(("x-freeway-usage", Cow::Borrowed("estimated")));

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::attempt::{self, Attempted, Ending, Target};
 use super::books::Books;
+use super::cached;
 use super::gateway::Gateway;
 use super::intake::Prepared;
 use super::outlet::Outlet;
@@ -17,6 +18,8 @@ use super::record;
 use super::turn::{Controls, Last, Operation, Request, Turn};
 use crate::base::clock;
 use crate::base::text::Redactor;
+use crate::cache::exact::{Facts, Who};
+use crate::cache::key::Key;
 use crate::catalog::ModelIx;
 use crate::catalog::load::Snapshot;
 use crate::catalog::names::{How, Resolution};
@@ -35,7 +38,7 @@ use crate::wire::usage::Usage;
 
 /// Serves a request into `outlet`. `cut` ends upstream calls when the client leaves.
 pub fn tell(gateway: &Gateway, prepared: Prepared, outlet: Outlet, cut: &Arc<Cut>) {
-    let Prepared { request, snapshot, ask, resolution, requested, route } = prepared;
+    let Prepared { request, snapshot, ask, resolution, requested, route, key } = prepared;
     let Request { id, client, principal: _, body, operation, controls, arrived } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
     let story = Story {
@@ -49,6 +52,7 @@ pub fn tell(gateway: &Gateway, prepared: Prepared, outlet: Outlet, cut: &Arc<Cut
         resolution,
         requested,
         route,
+        key,
         cut,
     };
     story.tell(&controls);
@@ -67,6 +71,8 @@ struct Story<'a> {
     requested: Arc<str>,
     /// `x-freeway-route`.
     route: Arc<str>,
+    /// Under which key the answer is kept, if it may be.
+    key: Option<Key>,
     cut: &'a Arc<Cut>,
 }
 
@@ -74,8 +80,8 @@ struct Story<'a> {
 #[derive(Clone, Copy)]
 pub struct With {
     pub at: ModelIx,
-    /// Place in the provider's key pool.
-    pub key: usize,
+    /// Place in the provider's key pool; `None` for an answer from memory.
+    pub key: Option<usize>,
 }
 
 /// The status, known from nginx, of a request whose client closed the connection before it was answered.
@@ -88,6 +94,9 @@ impl Story<'_> {
         if terminal::is_unmatched(&self.resolution) {
             let error = terminal::unmatched(&self.resolution, &self.requested);
             return self.refuse(&error, None, None, None);
+        }
+        if self.key.is_some() {
+            self.turn.keep_answer();
         }
         let mut failover = self.failover(controls);
         let wait_ms = controls.wait_ms.min(self.snapshot.settings.failover.budget_ms);
@@ -136,7 +145,7 @@ impl Story<'_> {
     fn attempt(&self, failover: &mut Failover, attempt: Attempt) -> Told {
         let catalog = &self.snapshot.catalog;
         let (provider, model) = (catalog.provider(attempt.at), catalog.model(attempt.at));
-        let with = With { at: attempt.at, key: attempt.key };
+        let with = With { at: attempt.at, key: Some(attempt.key) };
         self.turn.note(|info| {
             (info.provider, info.model) = (Some(Arc::clone(&provider.id)), Some(Arc::clone(&model.id)));
             info.attempts = attempt.number;
@@ -163,7 +172,8 @@ impl Story<'_> {
             first_byte: self.first_byte(provider.timeouts.first_byte_ms),
             budget_ends: clock::instant() + Duration::from_millis(budget_ms),
         };
-        let served = |failover: &Failover, usage, _last: &Last<'_>| {
+        let served = |failover: &Failover, usage, last: &Last<'_>| {
+            self.keep_answer(with.at, usage, last);
             self.record(200, None, Some(failover), Some(with), Some(usage))
         };
         let mut books = Books {
@@ -200,6 +210,25 @@ impl Story<'_> {
             return Told::All;
         }
         Told::More
+    }
+
+    /// Keeps the answer that is about to leave, so that the same request need not be asked again.
+    fn keep_answer(&self, at: ModelIx, usage: Usage, last: &Last<'_>) {
+        let Some(key) = self.key.filter(|_| !self.turn.is_spoiled()) else { return };
+        let Some(body) = self.turn.whole_answer(last) else { return };
+        let catalog = &self.snapshot.catalog;
+        let who =
+            Who { provider: Arc::clone(&catalog.provider(at).id), model: Arc::clone(&catalog.model(at).id) };
+        let facts = Facts {
+            who: Arc::new(who),
+            embeddings: matches!(self.turn.operation(), Operation::Embeddings(_)),
+            prompt_tokens: usage.prompt,
+            output_tokens: usage.completion,
+            estimated: usage.estimated,
+            made_ms: clock::now().wall_ms,
+        };
+        let body = cached::with_usage(&body, self.turn.usage(), usage);
+        self.gateway.answers.keep(&self.snapshot.settings.cache, key, facts, &body);
     }
 
     fn first_byte(&self, provider_ms: u64) -> Duration {
@@ -253,7 +282,7 @@ impl Story<'_> {
     }
 
     fn give_up(&self, failover: &Failover, dead: &Dead) {
-        let last = failover.hops().last().map(|hop| With { at: hop.at, key: hop.key });
+        let last = failover.hops().last().map(|hop| With { at: hop.at, key: Some(hop.key) });
         if dead.end == DeadEnd::ClientLeft || self.cut.is_cut() {
             return self.record(CLIENT_CLOSED, Some(CLIENT_CLOSED_CODE), Some(failover), last, None);
         }

@@ -131,6 +131,11 @@ impl<'t> Relay<'t> {
         self.shaper.usage().unwrap_or_else(|| self.estimate())
     }
 
+    /// The same as the `usage` object of an answer, with all details that the upstream gave.
+    pub fn usage_object(&self) -> Vec<u8> {
+        self.shaper.usage_object(self.usage())
+    }
+
     /// How many events could not be read, and were left out.
     pub fn malformed(&self) -> u32 {
         self.shaper.malformed()

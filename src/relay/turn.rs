@@ -8,7 +8,12 @@ use std::time::{Duration, Instant};
 use super::outlet::Outlet;
 use super::route_info::RouteInfo;
 use crate::base::clock::{self, Now};
+<<<<<<< HEAD
 use crate::catalog::client_key::Principal;
+=======
+use crate::cache::rule::Wish;
+use crate::catalog::clients::Principal;
+>>>>>>> 0f7fa98 (cache: answers that were given before are given again)
 use crate::catalog::names::Kind;
 use crate::catalog::provider::Caps;
 use crate::catalog::settings::{Strategy, StreamSettings};
@@ -77,13 +82,14 @@ impl Operation {
 }
 
 /// What the request's headers want of routing.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Controls {
     pub strategy: Option<Strategy>,
     /// Only lowers what is configured.
     pub max_attempts: Option<u32>,
     /// How long the request may be held when everybody is blocked.
     pub wait_ms: u64,
+    pub cache: Wish,
 }
 
 /// A turn in progress, as those see it who carry its answer.
@@ -99,6 +105,10 @@ pub struct Turn {
     first_token: Cell<Option<Now>>,
     /// The frames that have left, when somebody wants the answer whole.
     kept: RefCell<Option<Vec<u8>>>,
+    /// The `usage` object of a stream, all details included, whether the client asked for it or not.
+    usage: RefCell<Option<Vec<u8>>>,
+    /// The answer is not what the model would say again: part of it was lost on the way.
+    spoiled: Cell<bool>,
 }
 
 /// The last of an answer, on its way to the client.
@@ -127,6 +137,8 @@ impl Turn {
             keep_alive: Duration::from_millis(stream.keep_alive_ms),
             first_token: Cell::new(None),
             kept: RefCell::new(None),
+            usage: RefCell::new(None),
+            spoiled: Cell::new(false),
         }
     }
 
@@ -145,6 +157,30 @@ impl Turn {
                 Some(Cow::Owned(fold(&[kept.as_ref()?.as_slice(), frames].concat())))
             }
         }
+    }
+
+    /// Whether somebody wants the answer whole.
+    pub fn keeps_answer(&self) -> bool {
+        self.kept.borrow().is_some()
+    }
+
+    /// Notes the `usage` object of a stream.
+    pub fn note_usage(&self, usage: Vec<u8>) {
+        *self.usage.borrow_mut() = Some(usage);
+    }
+
+    /// The `usage` object of a stream, if it was noted.
+    pub fn usage(&self) -> Option<Vec<u8>> {
+        self.usage.borrow().clone()
+    }
+
+    /// Says that the answer is good for this client only, and must not be given to others later.
+    pub fn spoil(&self) {
+        self.spoiled.set(true);
+    }
+
+    pub fn is_spoiled(&self) -> bool {
+        self.spoiled.get()
     }
 
     pub fn operation(&self) -> &Operation {

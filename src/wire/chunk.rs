@@ -159,6 +159,13 @@ impl ChunkShaper {
         self.usage.usage()
     }
 
+    /// A `usage` object with the counts of `usage`, and with all details that the upstream gave.
+    pub fn usage_object(&self, usage: Usage) -> Vec<u8> {
+        let mut object = Vec::new();
+        self.usage.write(usage, &mut object);
+        object
+    }
+
     /// All output so far, for an estimate.
     pub fn output(&self) -> &Tally {
         &self.choices.output

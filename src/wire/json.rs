@@ -406,9 +406,16 @@ pub fn unescape(inner: &[u8]) -> Option<Cow<'_, str>> {
         return Some(Cow::Borrowed(text));
     }
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(backslash) = rest.find('\\') {
-        out.push_str(&rest[..backslash]);
+    decode(text, |piece| out.push_str(piece))?;
+    Some(Cow::Owned(out))
+}
+
+/// Gives the text of a JSON string piece by piece, given what stands between its quotes; `None` at an escape that is
+/// none. A lone surrogate becomes U+FFFD.
+pub fn decode(inner: &str, mut take: impl FnMut(&str)) -> Option<()> {
+    let mut rest = inner;
+    while let Some(backslash) = memchr::memchr(b'\\', rest.as_bytes()) {
+        take(&rest[..backslash]);
         rest = &rest[backslash..];
         let (character, length) = match rest.as_bytes().get(1)? {
             b'u' => unicode_escape(rest.as_bytes()).map(|escape| (escape.character, escape.length))?,
@@ -420,11 +427,11 @@ pub fn unescape(inner: &[u8]) -> Option<Cow<'_, str>> {
             &b @ (b'"' | b'\\' | b'/') => (char::from(b), 2),
             _ => return None,
         };
-        out.push(character);
+        take(character.encode_utf8(&mut [0; 4]));
         rest = rest.get(length..)?;
     }
-    out.push_str(rest);
-    Some(Cow::Owned(out))
+    take(rest);
+    Some(())
 }
 
 /// Whether a member name, as [`Cursor::member`] gives it, spells `name`, with or without escapes.

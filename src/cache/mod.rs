@@ -1,0 +1,6 @@
+//! Answers that were given before: under which key one is found again, which may be kept, and how one is given again.
+//! No I/O and no clock: where the bytes of an answer lie is the keeper's business.
+pub mod exact;
+pub mod key;
+pub mod replay;
+pub mod rule;
