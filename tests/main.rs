@@ -10,13 +10,10 @@ mod e2e {
     mod benches;
     /// The blame table, row by row: who is called, who is benched for how long, and what comes next.
     mod blame;
-<<<<<<< HEAD
     /// Pages of other origins, and names that are not ours.
     mod browsers;
-=======
     /// Answers from memory: which requests get one, and what it looks like.
     mod cache;
->>>>>>> 0f7fa98 (cache: answers that were given before are given again)
     /// Whole answers, and what reaches the upstream of a request.
     mod chat;
     /// The commands of the terminal.

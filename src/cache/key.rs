@@ -10,7 +10,7 @@ use std::fmt;
 use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
 
 use crate::base::text::hex;
-use crate::catalog::clients::Principal;
+use crate::catalog::client_key::Principal;
 use crate::wire::body::Body;
 use crate::wire::json::{self, Cursor, Flaw};
 

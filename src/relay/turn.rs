@@ -8,12 +8,8 @@ use std::time::{Duration, Instant};
 use super::outlet::Outlet;
 use super::route_info::RouteInfo;
 use crate::base::clock::{self, Now};
-<<<<<<< HEAD
-use crate::catalog::client_key::Principal;
-=======
 use crate::cache::rule::Wish;
-use crate::catalog::clients::Principal;
->>>>>>> 0f7fa98 (cache: answers that were given before are given again)
+use crate::catalog::client_key::Principal;
 use crate::catalog::names::Kind;
 use crate::catalog::provider::Caps;
 use crate::catalog::settings::{Strategy, StreamSettings};
