@@ -476,3 +476,18 @@ pub enum Billing {
     Mixed,
     Paid,
 }
+
+impl Billing {
+    /// Every kind with its word in provider files and in the API.
+    pub const NAMES: [(&'static str, Billing); 4] = [
+        ("free", Billing::Free),
+        ("freeTier", Billing::FreeTier),
+        ("mixed", Billing::Mixed),
+        ("paid", Billing::Paid),
+    ];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        Billing::NAMES.iter().find(|(_, known)| *known == self).map_or("freeTier", |(name, _)| name)
+    }
+}

@@ -73,7 +73,7 @@ pub(super) fn read_fields(fields: &Fields<'_>, context: &mut Context<'_>) -> Opt
     let headers = read_headers(fields, context, &mut missing_vars);
     let limits_scope = fields.word("limitsScope", &SCOPES).unwrap_or(LimitsScope::Key);
     let credentials = read_credentials(fields, &id, limits_scope, context);
-    let billing = fields.word("billing", &BILLINGS).unwrap_or(Billing::FreeTier);
+    let billing = fields.word("billing", &Billing::NAMES).unwrap_or(Billing::FreeTier);
     let allow_paid = fields.flag("allowPaid").unwrap_or(false) || context.settings.allow_paid;
     let standing = if billing == Billing::Paid && !allow_paid { Standing::Paid } else { Standing::Free };
     let models = spec_model::read_all(fields, &id, standing, context.slots);
@@ -116,12 +116,6 @@ pub(super) fn read_fields(fields: &Fields<'_>, context: &mut Context<'_>) -> Opt
 
 const SCOPES: [(&str, LimitsScope); 3] =
     [("key", LimitsScope::Key), ("model", LimitsScope::Model), ("account", LimitsScope::Account)];
-const BILLINGS: [(&str, Billing); 4] = [
-    ("free", Billing::Free),
-    ("freeTier", Billing::FreeTier),
-    ("mixed", Billing::Mixed),
-    ("paid", Billing::Paid),
-];
 const ERROR_WORDS: [(&str, ErrorWord); 10] = [
     ("auth", ErrorWord::Auth),
     ("credit", ErrorWord::Credit),

@@ -12,8 +12,9 @@ use crate::catalog::discovery::DiscoveredModel;
 use crate::catalog::load::Snapshot;
 use crate::catalog::provider::{Caps, Key, Metric, Model, ModelSource, Provider};
 use crate::catalog::{Issue, IssueLevel};
+use crate::route::health::KeyHealth;
 use crate::upstream::client::Client;
-use crate::upstream::probe::{self, KeyHealth};
+use crate::upstream::probe;
 use crate::wire::upstream_error;
 
 /// Most models asked with `--validate`.

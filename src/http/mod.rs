@@ -26,6 +26,9 @@ pub mod change;
 pub mod events;
 pub mod overrides;
 
+pub mod benches;
+pub mod look;
+pub mod models;
 pub mod page;
 pub mod providers;
 pub mod v1;

@@ -13,7 +13,7 @@ use super::host::MachineNames;
 use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
-use super::{browser, events, overrides, page, providers, session, v1, views};
+use super::{benches, browser, events, models, overrides, page, providers, session, v1, views};
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
 use crate::wire::error::ApiError;
@@ -101,11 +101,13 @@ const ROUTES: &[Route] = &[
         .put(overrides::replace_entry)
         .patch(overrides::patch_entry)
         .delete(overrides::remove_entry),
+    owner("/api/models").get(models::list),
+    owner("/api/catalog").get(models::names),
     owner("/api/stats").get(views::stats),
     owner("/api/logs").get(views::logs),
     owner("/api/events").get(events::watch),
-    owner("/api/benches").get(providers::benches).delete(views::lift_benches),
-    owner("/api/benches/*").delete(views::lift_benches),
+    owner("/api/benches").get(benches::list).delete(benches::lift),
+    owner("/api/benches/*").delete(benches::lift),
     owner("/api/reload").post(views::reload),
     owner("/api/refresh").post(views::refresh),
     owner("/_refresh").post(views::refresh),

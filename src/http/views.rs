@@ -16,7 +16,6 @@ use crate::catalog::{Issue, IssueLevel, discovery};
 use crate::discover::{self, Which};
 use crate::relay::gateway::Gateway;
 use crate::relay::record::TurnRecord;
-use crate::wire::error::ApiError;
 
 /// Turns listed when the query names no number, and at most.
 const LOGS_DEFAULT: usize = 100;
@@ -152,23 +151,4 @@ pub fn issues(issues: &[Issue]) -> Vec<Value> {
         json!({"file": issue.file, "providerId": issue.provider, "level": level, "message": issue.message})
     };
     issues.iter().map(one).collect()
-}
-
-/// `DELETE /api/benches` and `/api/benches/{id}`: lets everybody, or one, play again at once.
-pub fn lift_benches(visit: Visit<'_>) -> Admission {
-    let lifted = {
-        let benches = &mut visit.gateway.live.lock().benches;
-        match visit.rest {
-            "" => Some(benches.lift_all(clock::now())),
-            id => id.parse().is_ok_and(|id| benches.lift(id)).then_some(1),
-        }
-    };
-    if let Some(lifted) = lifted {
-        // A bench that comes back after a restart would not be lifted.
-        visit.gateway.store.save_soon();
-        visit.gateway.turns.changed("benches");
-        return respond(visit, 200, &json!({"ok": true, "lifted": lifted}));
-    }
-    let message = "there is no bench of this id; GET /api/benches lists all of them";
-    visit.answer(Answer::error(&ApiError::new(404, "not_found", message)))
 }

@@ -186,6 +186,11 @@ impl Benches {
         bench
     }
 
+    /// Whether nobody is benched and nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.by_scope.is_empty()
+    }
+
     /// Notes that a scope has to be saved.
     fn touch(&mut self, scope: Scope) {
         self.changed.insert(scope);

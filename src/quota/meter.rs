@@ -163,6 +163,14 @@ impl Rule {
         }
     }
 
+    /// The length of a window that slides; `None` for calls in flight and for calendar windows.
+    pub fn rolling_ms(&self) -> Option<u64> {
+        match self.span {
+            Span::Rolling { span_ms } if self.unit != Unit::InFlight => Some(span_ms),
+            _ => None,
+        }
+    }
+
     /// Wall clock at which the window begins anew, in milliseconds; `None` for one that slides.
     pub fn resets_at_ms(&self, zone: ResetZone, wall_ms: u64) -> Option<u64> {
         match self.span {

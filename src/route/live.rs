@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+use super::health::Checks;
 use super::lessons::Lessons;
 use super::network::Network;
 use super::plan::Orders;
@@ -21,6 +22,7 @@ pub struct Live {
     pub speeds: Speeds,
     pub lessons: Lessons,
     pub scoreboard: Scoreboard,
+    pub checks: Checks,
     /// Orders of models, remembered per resolution.
     pub orders: Orders,
     pub(super) lately: Lately,

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod blame_tests;
 pub mod failover;
+pub mod health;
 pub mod lessons;
 pub mod live;
 pub mod network;

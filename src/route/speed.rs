@@ -99,6 +99,13 @@ impl Speeds {
         ProviderSpeed { pace, common_ms }
     }
 
+    /// The fresh averages of a provider, or of one of its models: to the first delta of a stream, and to a whole answer.
+    pub fn averages(&self, provider: Slot, model: Option<Slot>, now: Now) -> (Option<f64>, Option<f64>) {
+        let known = self.0.get(&provider);
+        let pace = known.and_then(|pace| model.map_or(Some(&pace.all), |model| pace.models.get(&model)));
+        pace.map_or((None, None), |pace| (pace.stream.fresh(now), pace.whole.fresh(now)))
+    }
+
     /// An attempt begins.
     pub fn trying(&mut self, provider: Slot, now: Now) {
         if let Some(pace) = self.entry(provider) {
@@ -163,6 +170,8 @@ mod tests {
         speeds.answered(P, M, Answer::Stream, 100, at(2));
         assert_eq!(known(&speeds, M, Answer::Whole, at(3)), 1_200.0);
         assert_eq!(known(&speeds, M, Answer::Stream, at(3)), 100.0);
+        assert_eq!(speeds.averages(P, None, at(3)), (Some(100.0), Some(1_200.0)));
+        assert_eq!(speeds.averages(P, Some(N), at(3)), (None, None));
         assert_eq!(
             known(&speeds, N, Answer::Whole, at(3)),
             1_200.0,

@@ -9,6 +9,7 @@ use super::cut::Cut;
 use super::watch::Watch;
 use crate::catalog::discovery::{self, DiscoveredModel};
 use crate::catalog::provider::{Caps, Key, Metric, Model, Provider};
+use crate::route::health::KeyHealth;
 use crate::wire::exchange::{Fault, Headers};
 
 /// Largest model list that is read.
@@ -19,45 +20,6 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Tokens asked for: some providers refuse fewer than three.
 const PROBE_TOKENS: u32 = 4;
-
-/// The one verdict on a key: what is known of its right to call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyHealth {
-    Unknown,
-    Healthy,
-    Limited,
-    Invalid,
-    Forbidden,
-    Unreachable,
-    /// Its provider is switched off.
-    Disabled,
-}
-
-impl KeyHealth {
-    /// Its word in the API.
-    pub const fn name(self) -> &'static str {
-        match self {
-            KeyHealth::Unknown => "unknown",
-            KeyHealth::Healthy => "healthy",
-            KeyHealth::Limited => "limited",
-            KeyHealth::Invalid => "invalid",
-            KeyHealth::Forbidden => "forbidden",
-            KeyHealth::Unreachable => "unreachable",
-            KeyHealth::Disabled => "disabled",
-        }
-    }
-
-    /// What a status says of the key that got it.
-    pub const fn of_status(status: u16) -> KeyHealth {
-        match status {
-            200..=299 => KeyHealth::Healthy,
-            401 => KeyHealth::Invalid,
-            403 => KeyHealth::Forbidden,
-            429 => KeyHealth::Limited,
-            _ => KeyHealth::Unknown,
-        }
-    }
-}
 
 /// An answer to a probe.
 #[derive(Debug)]
@@ -205,12 +167,5 @@ mod tests {
         );
         check(&[("x-ratelimit-limit-requests", "30"), ("x-ratelimit-reset-requests", "2s")], &[]);
         check(&[("x-ratelimit-limit-requests-hour", "-3"), ("ratelimit-limit", "x;w=60")], &[]);
-    }
-
-    #[test]
-    fn a_status_says_what_it_says_and_no_more() {
-        let names: Vec<&str> =
-            [200, 401, 403, 429, 404, 500].map(|s| KeyHealth::of_status(s).name()).to_vec();
-        assert_eq!(names, ["healthy", "invalid", "forbidden", "limited", "unknown", "unknown"]);
     }
 }

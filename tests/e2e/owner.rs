@@ -349,3 +349,99 @@ fn views_answer_while_every_worker_is_busy() {
     gateway.chat("m").error(503, "overloaded");
     busy.answer().ok();
 }
+
+#[test]
+fn a_provider_card_has_all_that_the_owner_needs() {
+    let alpha = mock("alpha");
+    let file = provider(&alpha)
+        .set("signup", json!("https://alpha.example/keys"))
+        .set("billing", json!("mixed"))
+        .set("terms", json!({"verdict": "caution", "note": "read them"}))
+        .limits(json!({"rpm": 10}));
+    let bare = json!({"id": "bare", "baseUrl": "https://bare.example/${BARE_ACCOUNT}", "auth": {"envKeys": ["BARE_KEY", "BARE_TOKEN"]}});
+    let gateway = Gateway::builder().provider(file).file("providers/bare.json", bare.to_string()).start();
+    gateway.chat("m").ok();
+    gateway.stream("m").well_formed_stream();
+    let view = gateway.provider_view("alpha");
+    for (member, expected) in [
+        ("health", json!("healthy")),
+        ("billing", json!("mixed")),
+        ("keyless", json!(false)),
+        ("usable", json!(true)),
+        ("reason", Value::Null),
+        ("variables", json!([])),
+        ("successPct", json!(100.0)),
+        ("modelCount", json!(1)),
+        ("modelsDiscovered", json!(0)),
+        ("override", Value::Null),
+        ("signup", json!("https://alpha.example/keys")),
+        ("terms", json!({"verdict": "caution", "note": "read them"})),
+    ] {
+        assert_eq!(view[member], expected, "{member} of {view}");
+    }
+    assert!(view["firstTokenMs"].is_u64() && view["wholeMs"].is_u64(), "{view}");
+    assert_eq!(
+        (&view["models"][0]["ref"], &view["models"][0]["source"]),
+        (&json!("alpha/m"), &json!("declared"))
+    );
+    assert_eq!((&view["keys"][0]["index"], &view["keys"][0]["checkedAt"]), (&json!(0), &Value::Null));
+    let bare = gateway.provider_view("bare");
+    assert_eq!((&bare["usable"], &bare["reason"]), (&json!(false), &json!("missing_variables")), "{bare}");
+    assert_eq!((&bare["variables"], &bare["health"]), (&json!(["BARE_ACCOUNT"]), &json!("unknown")));
+    let short = gateway.get("/api/providers?models=0").ok();
+    assert!(short.at("/providers/0").get("models").is_none(), "{short}");
+    assert_eq!(short.at("/providers/0/modelCount"), json!(1));
+}
+
+#[test]
+fn models_are_listed_in_pages_and_found() {
+    let (alpha, beta) = (mock("alpha"), mock("beta"));
+    let many = (0..130).fold(provider(&alpha).priority(1), |file, n| file.model(&format!("model-{n:03}")));
+    let other =
+        provider(&beta).priority(2).model_with("special", json!({"label": "Grand One", "caps": ["embed"]}));
+    let gateway = Gateway::builder().provider(many).provider(other).start();
+    let ids = |path: &str| -> (u64, Vec<String>) {
+        let page = gateway.get(path).ok();
+        assert_eq!(page.at("/total"), json!(131), "{page}");
+        let models = page.at("/models");
+        let ids = models
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|model| model["ref"].as_str().expect("a name").to_owned());
+        (page.at("/matched").as_u64().expect("a number"), ids.collect())
+    };
+    let (matched, first) = ids("/api/models");
+    assert_eq!((matched, first.len(), first[0].as_str()), (131, 100, "alpha/model-000"));
+    assert_eq!(ids("/api/models?limit=50&offset=120").1.len(), 11);
+    assert_eq!(ids("/api/models?limit=99999").1.len(), 131);
+    assert_eq!(ids("/api/models?q=grand%20beta"), (1, vec!["beta/special".to_owned()]));
+    assert_eq!(ids("/api/models?cap=embed&provider=alpha").0, 0);
+    assert_eq!(ids("/api/models?offset=99999999999999999999&limit=x").0, 131);
+}
+
+#[test]
+fn the_catalog_names_what_stands_for_several() {
+    let (alpha, beta) = (mock("alpha"), mock("beta"));
+    let file = |mock: &MockUpstream| provider(mock).model_with("same-8b", json!({"alias": ["fast"]}));
+    let settings = json!({"aliases": {"quick": "alpha/same-8b"}, "profiles": {"work": {"models": ["beta/*"], "strategy": "fastest"}}, "activeProfile": "work"});
+    let gateway = Gateway::builder().provider(file(&alpha)).provider(file(&beta)).settings(settings).start();
+    let catalog = gateway.get("/api/catalog").ok().json();
+    assert_eq!(
+        catalog["unified"],
+        json!([{"name": "same-8b", "label": "same-8b", "members": ["alpha/same-8b", "beta/same-8b"], "merged": false}])
+    );
+    assert_eq!(
+        catalog["profiles"],
+        json!([{"name": "work", "models": ["beta/*"], "strategy": "fastest", "active": true, "source": "file"}])
+    );
+    assert_eq!(
+        catalog["aliases"],
+        json!([
+            {"name": "quick", "target": "alpha/same-8b", "resolvesTo": ["alpha/same-8b"], "source": "file"},
+            {"name": "fast", "target": null, "resolvesTo": ["alpha/same-8b", "beta/same-8b"], "source": "provider"},
+        ])
+    );
+    assert_eq!(catalog["activeProfile"], "work");
+    assert!(catalog["caps"].as_array().is_some_and(|caps| caps.contains(&json!("vision"))));
+}
