@@ -27,6 +27,7 @@
 //! | | `wire` | `answer` `body` `calls` `chat` `choice` `chunk` `completion` `embeddings` `error` `exchange` `fold` `head` `json` `messages` `patch` `sse` `tally` `upstream_error` `usage` `vector` `whole_calls` | the shapes that cross the network: bodies, event streams, answers, errors |
 //! | things | `catalog` | `address` `boxfile` `bundled` `check` `client_key` `clients` `config` `discovery` `env` `example` `fields` `json` `listing` `load` `names` `overrides` `pool` `provider` `settings` `slots` `spec` `spec_model` `table` `unified` | providers, models, keys, names and settings, read into one snapshot |
 //! | judgement | `cache` | `exact` `key` `replay` `rule` | which answers are kept, found and given again |
+//! | judgement | `guard` | `limiter` `rules` `scan` | what a request may hold, and how much its caller may have |
 //! | | `context` | `tokens` | how large a request is |
 //! | | `quota` | `bench` `ledger` `meter` `saved` `wall` `window` `zone` | who used what of which limit, and who sits on the bench |
 //! | | `route` | `failover` `health` `lessons` `live` `network` `outcome` `plan` `scoreboard` `speed` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
@@ -60,6 +61,7 @@ pub mod catalog;
 
 pub mod cache;
 pub mod context;
+pub mod guard;
 pub mod quota;
 pub mod route;
 

@@ -91,6 +91,23 @@ pub struct ClientLimits {
     pub concurrency: Option<u64>,
 }
 
+impl ClientLimits {
+    /// Whether anything is limited.
+    pub fn is_limited(&self) -> bool {
+        *self != ClientLimits::default()
+    }
+
+    /// These limits, and where they say nothing the others.
+    pub fn or(self, other: ClientLimits) -> ClientLimits {
+        ClientLimits {
+            rpm: self.rpm.or(other.rpm),
+            tpm: self.tpm.or(other.tpm),
+            rpd: self.rpd.or(other.rpd),
+            concurrency: self.concurrency.or(other.concurrency),
+        }
+    }
+}
+
 /// Members that hold the rules.
 pub const RULE_MEMBERS: [&str; 4] = ["models", "strategy", "limits", "cache"];
 const LIMIT_NAMES: [&str; 4] = ["rpm", "tpm", "rpd", "concurrency"];

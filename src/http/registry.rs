@@ -1,6 +1,6 @@
 //! Who is connected: the list of all lines, and the caps on how many there may be.
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use super::line::Line;
 use super::sock::Ends;
 use crate::base::clock;
+use crate::guard::limiter::household;
 
 /// Connections kept free for the box's own programs, so that others cannot lock the owner out.
 const LOOPBACK_RESERVE: usize = 16;
@@ -87,7 +88,7 @@ impl Registry {
     /// # Errors
     /// When the newcomer must be turned away.
     pub fn seat(self: &Arc<Registry>, ends: Ends) -> Result<Seat, Full> {
-        let address = counted_address(ends.peer.ip());
+        let address = household(ends.peer.ip());
         let mut seats = self.seats.lock();
         if !address.is_loopback()
             && seats.of_address.get(&address).is_some_and(|count| *count >= self.per_address_max)
@@ -181,7 +182,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let address = counted_address(self.ends.peer.ip());
+        let address = household(self.ends.peer.ip());
         let mut seats = self.registry.seats.lock();
         seats.lines.remove(&self.ends);
         if let Some(count) = seats.of_address.get_mut(&address) {
@@ -193,17 +194,6 @@ impl Drop for Seat {
         if seats.lines.is_empty() {
             self.registry.emptied.notify_all();
         }
-    }
-}
-
-/// The address that connections are counted by: an IPv6 /64, which one household has to itself, counts as one.
-fn counted_address(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => {
-            let [a, b, c, d, ..] = address.segments();
-            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
-        other => other,
     }
 }
 

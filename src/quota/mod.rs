@@ -5,7 +5,7 @@ pub mod ledger;
 mod meter;
 pub mod saved;
 mod wall;
-mod window;
+pub mod window;
 pub mod zone;
 
 pub use bench::{Bench, Benches, Cause, Term};
