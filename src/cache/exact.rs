@@ -145,6 +145,12 @@ impl<B: Clone> Exact<B> {
         Exact::<B>::places(key).any(|place| self.entries.contains_key(&place))
     }
 
+    /// Counts a request that shared the answer of another.
+    pub fn joined(&mut self, facts: &Facts) {
+        self.counts.joined += 1;
+        self.counts.tokens_saved += facts.prompt_tokens + facts.output_tokens;
+    }
+
     /// Counts a hit, and what it saved.
     pub fn hit(&mut self, place: &Place, wall_ms: u64) {
         if let Some(entry) = self.entries.get_mut(place) {

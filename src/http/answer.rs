@@ -169,6 +169,11 @@ impl Responder {
         self.exchange.cut().is_cut()
     }
 
+    /// Whether the client has left. Asks the system, for what a reader answers itself and so does not watch.
+    pub fn has_left(&self) -> bool {
+        self.is_abandoned() || self.exchange.line().has_hung_up()
+    }
+
     /// Answers.
     ///
     /// # Errors

@@ -49,6 +49,7 @@ pub mod line;
 pub mod registry;
 
 pub mod budget;
+pub mod cache;
 pub mod pool;
 pub mod sock;
 

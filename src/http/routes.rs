@@ -13,7 +13,7 @@ use super::host::MachineNames;
 use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
-use super::{benches, browser, events, models, overrides, page, providers, session, v1, views};
+use super::{benches, browser, cache, events, models, overrides, page, providers, session, v1, views};
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
 use crate::wire::error::ApiError;
@@ -108,6 +108,7 @@ const ROUTES: &[Route] = &[
     owner("/api/events").get(events::watch),
     owner("/api/benches").get(benches::list).delete(benches::lift),
     owner("/api/benches/*").delete(benches::lift),
+    owner("/api/cache").get(cache::view).delete(cache::clear),
     owner("/api/reload").post(views::reload),
     owner("/api/refresh").post(views::refresh),
     owner("/_refresh").post(views::refresh),

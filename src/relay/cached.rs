@@ -4,24 +4,28 @@
 //! across anything that waits.
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::flight::{Boarding, Flights, Landing, Member, Route, Shared};
 use super::gateway::Gateway;
 use super::intake::Prepared;
 use super::outlet::Outlet;
 use super::record::{self, Facts};
-use super::story::With;
-use super::turn::{Operation, Turn};
+use super::story::{CLIENT_CLOSED, CLIENT_CLOSED_CODE, With};
+use super::turn::{Operation, Request, Turn};
 use crate::base::clock;
 use crate::base::text::fresh_id;
 use crate::cache::exact::{self, Bounds, Entry, Exact, Place, Who};
 use crate::cache::key::{self, Key, Scope};
 use crate::cache::replay::{self, Fresh};
 use crate::cache::rule;
+use crate::catalog::load::Snapshot;
 use crate::catalog::settings::{CacheScope, CacheSettings};
 use crate::catalog::{Catalog, ModelIx};
 use crate::store::RowCache;
+use crate::upstream::cut::Cut;
 use crate::wire::error::ApiError;
 use crate::wire::json;
 use crate::wire::usage::{Usage, UsageTap};
@@ -29,10 +33,11 @@ use crate::wire::usage::{Usage, UsageTap};
 /// The bytes of an answer.
 pub type Content = Arc<[u8]>;
 
-/// All answers that are kept.
+/// All answers that are kept, and those that are being waited for.
 #[derive(Debug, Default)]
 pub struct Answers {
     pub exact: Mutex<Exact<Content>>,
+    pub flights: Arc<Flights>,
 }
 
 /// An answer that was found for a request.
@@ -42,6 +47,13 @@ pub struct Hit {
     /// Who gave it, in the snapshot of the request.
     at: ModelIx,
     pub tier: RowCache,
+}
+
+impl Hit {
+    /// The same for others who wait for it.
+    pub fn shared(&self) -> Shared {
+        Shared { facts: self.entry.facts.clone(), at: self.at, body: Arc::clone(&self.entry.body) }
+    }
 }
 
 /// What may be kept, by the settings.
@@ -79,12 +91,34 @@ impl Answers {
         Some(Hit { place, entry, at, tier: RowCache::Exact })
     }
 
+    /// Forgets all answers; how many those were.
+    pub fn clear(&self) -> usize {
+        self.exact.lock().clear()
+    }
+
+    /// Counts a request for which somebody has to be called.
+    pub fn missed(&self) {
+        self.exact.lock().counts.misses += 1;
+    }
+
+    /// A seat on the flight of identical requests, for one that found no answer.
+    pub fn board(&self, prepared: &Prepared, key: Key) -> Boarding {
+        let route = Route {
+            key,
+            requested: Arc::clone(&prepared.requested),
+            controls: prepared.request.controls,
+            snapshot: prepared.snapshot.id,
+        };
+        self.flights.board(route, &prepared.resolution.models)
+    }
+
     /// Keeps an answer that is about to be served, if it is worth keeping.
-    pub fn keep(&self, settings: &CacheSettings, key: Key, facts: exact::Facts, body: &[u8]) {
+    pub fn keep(&self, settings: &CacheSettings, key: Key, facts: exact::Facts, body: &Content) {
         if body.len() > settings.max_entry_bytes || !(facts.embeddings || rule::is_keepable(body)) {
             return;
         }
-        let kept = self.exact.lock().keep(key, facts, body.into(), body.len() as u64, &bounds(settings));
+        let (content, bytes) = (Arc::clone(body), body.len() as u64);
+        let kept = self.exact.lock().keep(key, facts, content, bytes, &bounds(settings));
         // Taken apart only now, so that nobody waits for it.
         drop(kept);
     }
@@ -114,46 +148,125 @@ pub fn with_usage(body: &[u8], object: Option<Vec<u8>>, usage: Usage) -> Cow<'_,
 
 /// Serves a kept answer. Nobody is called and nothing is metered.
 pub fn serve(gateway: &Gateway, prepared: Prepared, hit: &Hit, outlet: Outlet) {
-    let Prepared { request, snapshot, requested, route, .. } = prepared;
-    let turn =
-        Turn::new(request.operation, request.arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
-    let facts = &hit.entry.facts;
-    turn.note(|info| {
-        info.provider = Some(Arc::clone(&facts.who.provider));
-        info.model = Some(Arc::clone(&facts.who.model));
-        info.cache = Some(hit.tier);
-    });
-    let now = clock::now();
-    gateway.answers.exact.lock().hit(&hit.place, now.wall_ms);
-    let usage =
-        Usage { estimated: facts.estimated, ..Usage::estimate(facts.prompt_tokens, facts.output_tokens) };
-    let record = || {
+    gateway.answers.exact.lock().hit(&hit.place, clock::now().wall_ms);
+    let Entry { facts, body, .. } = &hit.entry;
+    Replay::new(gateway, prepared, outlet).answer(facts, hit.at, body, hit.tier);
+}
+
+/// How often a waiting member looks whether its client is still there: nobody else does.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Waits for what an identical request gets, and gives the same. On the reader's thread. `cut` ends the wait when the
+/// gateway stops.
+pub fn follow(gateway: &Gateway, prepared: Prepared, member: Member, outlet: Outlet, cut: &Cut) {
+    // The leader ends within its own budget. Only a stream that has begun may take longer, and that is worth no more
+    // than this.
+    let patience_ms = prepared.snapshot.settings.failover.budget_ms.saturating_mul(2);
+    let replay = Replay::new(gateway, prepared, outlet);
+    let turn = &replay.turn;
+    let ends = clock::instant() + Duration::from_millis(patience_ms);
+    let mut pulse = turn.first_keep_alive();
+    loop {
+        let until_pulse =
+            if turn.streams() { pulse.saturating_duration_since(clock::instant()) } else { LOOK_EVERY };
+        match member.wait(LOOK_EVERY.min(until_pulse)) {
+            Some(Landing::Answer(Shared { facts, at, body })) => {
+                gateway.answers.exact.lock().joined(&facts);
+                return replay.answer(&facts, at, &body, RowCache::Exact);
+            }
+            Some(Landing::Error(error)) => return replay.refuse(&error),
+            None if cut.is_cut() || turn.has_left() => {
+                return replay.record(CLIENT_CLOSED, Some(CLIENT_CLOSED_CODE), None, None);
+            }
+            None if ends <= clock::instant() => {
+                let message = "an identical request that this one waited for took too long; try again";
+                return replay.refuse(&ApiError::new(504, "all_attempts_failed", message));
+            }
+            None if turn.streams() && pulse <= clock::instant() => {
+                // The headers leave with it.
+                turn.note(|info| info.cache = Some(RowCache::Exact));
+                pulse = turn.keep_alive();
+            }
+            None => {}
+        }
+    }
+}
+
+/// A turn that is answered without a call of its own.
+struct Replay<'g> {
+    gateway: &'g Gateway,
+    snapshot: Arc<Snapshot>,
+    turn: Turn,
+    id: String,
+    client: Option<Arc<str>>,
+    requested: Arc<str>,
+    route: Arc<str>,
+}
+
+impl Replay<'_> {
+    fn new(gateway: &Gateway, prepared: Prepared, outlet: Outlet) -> Replay<'_> {
+        let Prepared { request, snapshot, requested, route, .. } = prepared;
+        let Request { id, client, operation, arrived, .. } = request;
+        let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
+        Replay { gateway, snapshot, turn, id, client, requested, route }
+    }
+
+    /// Gives an answer that `at` gave before, in the form that is asked for now.
+    fn answer(&self, facts: &exact::Facts, at: ModelIx, body: &[u8], tier: RowCache) {
+        let turn = &self.turn;
+        turn.note(|info| {
+            info.provider = Some(Arc::clone(&facts.who.provider));
+            info.model = Some(Arc::clone(&facts.who.model));
+            info.cache = Some(tier);
+        });
+        let fresh = Fresh { id: fresh_id("chatcmpl-"), created_s: clock::now().wall_ms / 1000 };
+        if !turn.streams() {
+            let body = replay::whole(body, &fresh);
+            self.record(200, None, Some((facts, at)), Some(tier));
+            turn.send_whole(body, facts.estimated);
+        } else if let Some(last) =
+            replay::stream(body, &fresh, turn.include_usage(), &mut |frames| turn.commit(frames))
+        {
+            self.record(200, None, Some((facts, at)), Some(tier));
+            turn.finish(&last);
+        } else {
+            self.refuse(&ApiError::new(
+                500,
+                "",
+                "a kept answer could not be read; DELETE /api/cache forgets all",
+            ));
+        }
+    }
+
+    fn refuse(&self, error: &ApiError) {
+        self.record(error.status, Some(&error.code), None, None);
+        self.turn.refuse(error);
+    }
+
+    fn record(
+        &self,
+        status: u16,
+        error: Option<&str>,
+        answer: Option<(&exact::Facts, ModelIx)>,
+        cache: Option<RowCache>,
+    ) {
+        let usage = answer.map(|(facts, _)| {
+            let usage = Usage::estimate(facts.prompt_tokens, facts.output_tokens);
+            Usage { estimated: facts.estimated, ..usage }
+        });
         let facts = Facts {
-            id: &request.id,
-            client: request.client.as_ref(),
-            requested: &requested,
-            resolution: &route,
-            status: 200,
-            error: None,
+            id: &self.id,
+            client: self.client.as_ref(),
+            requested: &self.requested,
+            resolution: &self.route,
+            status,
+            error,
             failover: None,
-            with: Some(With { at: hit.at, key: None }),
-            usage,
-            cache: Some(hit.tier),
+            with: answer.map(|(_, at)| With { at, key: None }),
+            usage: usage.unwrap_or_default(),
+            cache,
             refit: None,
         };
-        record::keep(gateway, &snapshot, &turn, &facts);
-    };
-    let fresh = Fresh { id: fresh_id("chatcmpl-"), created_s: now.wall_ms / 1000 };
-    let body = &hit.entry.body;
-    if !turn.streams() {
-        record();
-        turn.send_whole(replay::whole(body, &fresh), facts.estimated);
-    } else if let Some(last) =
-        replay::stream(body, &fresh, turn.include_usage(), &mut |frames| turn.commit(frames))
-    {
-        record();
-        turn.finish(&last);
-    } else {
-        turn.refuse(&ApiError::new(500, "", "a kept answer could not be read"));
+        record::keep(self.gateway, &self.snapshot, &self.turn, &facts);
     }
 }

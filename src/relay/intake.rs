@@ -2,7 +2,8 @@
 //! memory. On the reader's thread, so nothing here may wait for an upstream or for the disk.
 use std::sync::Arc;
 
-use super::cached::{self, Hit};
+use super::cached::{self, Answers, Hit};
+use super::flight::{Boarding, Landing, Lead, Member};
 use super::gateway::Gateway;
 use super::outlet::Outlet;
 use super::story;
@@ -35,21 +36,25 @@ pub enum Course {
     Refuse(Prepared),
     /// Its answer is in memory.
     Replay(Prepared, Box<Hit>),
-    /// Somebody has to be called.
-    Call(Prepared),
+    /// Somebody has to be called; for others as well when it leads a flight.
+    Call(Prepared, Option<Lead>),
+    /// An identical request is being served.
+    Follow(Prepared, Member),
 }
 
 impl Course {
     /// Whether it waits for an upstream, and so needs a worker.
     pub fn needs_worker(&self) -> bool {
-        matches!(self, Course::Call(_))
+        matches!(self, Course::Call(..))
     }
 
     /// Goes to the request's end. `cut` ends upstream calls when the client leaves.
     pub fn run(self, gateway: &Gateway, outlet: Outlet, cut: &Arc<Cut>) {
         match self {
-            Course::Refuse(prepared) | Course::Call(prepared) => story::tell(gateway, prepared, outlet, cut),
+            Course::Refuse(prepared) => story::tell(gateway, prepared, None, outlet, cut),
+            Course::Call(prepared, lead) => story::tell(gateway, prepared, lead, outlet, cut),
             Course::Replay(prepared, hit) => cached::serve(gateway, prepared, &hit, outlet),
+            Course::Follow(prepared, member) => cached::follow(gateway, prepared, member, outlet, cut),
         }
     }
 }
@@ -61,15 +66,34 @@ pub fn settle(gateway: &Gateway, request: Request) -> Course {
         return Course::Refuse(prepared);
     }
     prepared.key = cached::key_of(&prepared);
-    let Some(key) = &prepared.key else { return Course::Call(prepared) };
-    let found = match prepared.request.controls.cache.anew {
-        true => None,
-        false => gateway.answers.find(&prepared, key),
-    };
-    match found {
-        Some(hit) => Course::Replay(prepared, Box::new(hit)),
-        None => Course::Call(prepared),
+    let Some(key) = prepared.key else { return Course::Call(prepared, None) };
+    let answers = &gateway.answers;
+    if let Some(hit) = look(answers, &prepared, &key) {
+        return Course::Replay(prepared, Box::new(hit));
     }
+    match answers.board(&prepared, key) {
+        Boarding::Follow(member) => Course::Follow(prepared, member),
+        // The last flight may have landed since the look.
+        Boarding::Lead(lead) => match look(answers, &prepared, &key) {
+            Some(hit) => {
+                lead.land(Landing::Answer(hit.shared()));
+                Course::Replay(prepared, Box::new(hit))
+            }
+            None => {
+                answers.missed();
+                Course::Call(prepared, Some(lead))
+            }
+        },
+        Boarding::Alone => {
+            answers.missed();
+            Course::Call(prepared, None)
+        }
+    }
+}
+
+/// The answer in memory, unless a fresh one is wanted.
+fn look(answers: &Answers, prepared: &Prepared, key: &Key) -> Option<Hit> {
+    if prepared.request.controls.cache.anew { None } else { answers.find(prepared, key) }
 }
 
 /// Finds out what `request` means.

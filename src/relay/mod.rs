@@ -4,6 +4,7 @@ pub mod attempt;
 pub mod books;
 pub mod cached;
 pub mod feed;
+pub mod flight;
 pub mod gateway;
 pub mod intake;
 pub mod outlet;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::attempt::{self, Attempted, Ending, Target};
 use super::books::Books;
 use super::cached;
+use super::flight::{Landing, Lead, Shared};
 use super::gateway::Gateway;
 use super::intake::Prepared;
 use super::outlet::Outlet;
@@ -36,11 +37,19 @@ use crate::wire::error::ApiError;
 use crate::wire::exchange::Headers;
 use crate::wire::usage::Usage;
 
-/// Serves a request into `outlet`. `cut` ends upstream calls when the client leaves.
-pub fn tell(gateway: &Gateway, prepared: Prepared, outlet: Outlet, cut: &Arc<Cut>) {
+/// Serves a request into `outlet`, and tells those who wait for the same of it. `own` is cut when its client leaves,
+/// which ends upstream calls unless others wait.
+pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outlet: Outlet, own: &Arc<Cut>) {
     let Prepared { request, snapshot, ask, resolution, requested, route, key } = prepared;
     let Request { id, client, principal: _, body, operation, controls, arrived } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
+    let cut = match &mut lead {
+        Some(lead) => lead.take_off(own),
+        None => Arc::clone(own),
+    };
+    if lead.is_some() {
+        turn.share(&cut);
+    }
     let story = Story {
         gateway,
         snapshot: &snapshot,
@@ -53,7 +62,9 @@ pub fn tell(gateway: &Gateway, prepared: Prepared, outlet: Outlet, cut: &Arc<Cut
         requested,
         route,
         key,
-        cut,
+        lead,
+        cut: &cut,
+        own,
     };
     story.tell(&controls);
 }
@@ -73,7 +84,12 @@ struct Story<'a> {
     route: Arc<str>,
     /// Under which key the answer is kept, if it may be.
     key: Option<Key>,
+    /// Of those who wait for the same.
+    lead: Option<Lead>,
+    /// Ends upstream calls.
     cut: &'a Arc<Cut>,
+    /// Tells that the client of this turn has left, though others may still be there.
+    own: &'a Cut,
 }
 
 /// With whom an attempt was made.
@@ -85,9 +101,9 @@ pub struct With {
 }
 
 /// The status, known from nginx, of a request whose client closed the connection before it was answered.
-const CLIENT_CLOSED: u16 = 499;
+pub const CLIENT_CLOSED: u16 = 499;
 /// Its `error.code`, for the log; no client sees it.
-const CLIENT_CLOSED_CODE: &str = "client_closed_request";
+pub const CLIENT_CLOSED_CODE: &str = "client_closed_request";
 
 impl Story<'_> {
     fn tell(&self, controls: &Controls) {
@@ -174,7 +190,7 @@ impl Story<'_> {
         };
         let served = |failover: &Failover, usage, last: &Last<'_>| {
             self.keep_answer(with.at, usage, last);
-            self.record(200, None, Some(failover), Some(with), Some(usage))
+            self.record_served(failover, with, usage)
         };
         let mut books = Books {
             gateway: self.gateway,
@@ -212,9 +228,9 @@ impl Story<'_> {
         Told::More
     }
 
-    /// Keeps the answer that is about to leave, so that the same request need not be asked again.
+    /// Keeps the answer that is about to leave, and gives it to those who wait for the same.
     fn keep_answer(&self, at: ModelIx, usage: Usage, last: &Last<'_>) {
-        let Some(key) = self.key.filter(|_| !self.turn.is_spoiled()) else { return };
+        let Some(key) = self.key else { return };
         let Some(body) = self.turn.whole_answer(last) else { return };
         let catalog = &self.snapshot.catalog;
         let who =
@@ -227,8 +243,13 @@ impl Story<'_> {
             estimated: usage.estimated,
             made_ms: clock::now().wall_ms,
         };
-        let body = cached::with_usage(&body, self.turn.usage(), usage);
-        self.gateway.answers.keep(&self.snapshot.settings.cache, key, facts, &body);
+        let body: Arc<[u8]> = cached::with_usage(&body, self.turn.usage(), usage).into();
+        if !self.turn.is_spoiled() {
+            self.gateway.answers.keep(&self.snapshot.settings.cache, key, facts.clone(), &body);
+        }
+        if let Some(lead) = &self.lead {
+            lead.land(Landing::Answer(Shared { facts, at, body }));
+        }
     }
 
     fn first_byte(&self, provider_ms: u64) -> Duration {
@@ -301,7 +322,17 @@ impl Story<'_> {
     ) {
         let error = redacted(error, &self.snapshot.redactor);
         self.record(error.status, Some(&error.code), failover, last, usage);
+        if let Some(lead) = &self.lead {
+            lead.land(Landing::Error(Box::new(error.clone())));
+        }
         self.turn.refuse(&error);
+    }
+
+    /// Records an answer that is about to leave. Others may still be there for it when this turn's client is not.
+    fn record_served(&self, failover: &Failover, with: With, usage: Usage) {
+        let (status, error) =
+            if self.own.is_cut() { (CLIENT_CLOSED, Some(CLIENT_CLOSED_CODE)) } else { (200, None) };
+        self.record(status, error, Some(failover), Some(with), Some(usage));
     }
 
     fn record(

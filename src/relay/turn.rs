@@ -16,6 +16,7 @@ use crate::catalog::settings::{Strategy, StreamSettings};
 use crate::context::tokens;
 use crate::route::plan::Ask;
 use crate::route::speed::Answer;
+use crate::upstream::cut::Cut;
 use crate::upstream::watch::Watch;
 use crate::wire::body::Body;
 use crate::wire::chat::ChatFacts;
@@ -103,6 +104,8 @@ pub struct Turn {
     kept: RefCell<Option<Vec<u8>>>,
     /// The `usage` object of a stream, all details included, whether the client asked for it or not.
     usage: RefCell<Option<Vec<u8>>>,
+    /// What ends the call that this turn makes for others as well.
+    shared: RefCell<Option<Arc<Cut>>>,
     /// The answer is not what the model would say again: part of it was lost on the way.
     spoiled: Cell<bool>,
 }
@@ -134,6 +137,7 @@ impl Turn {
             first_token: Cell::new(None),
             kept: RefCell::new(None),
             usage: RefCell::new(None),
+            shared: RefCell::new(None),
             spoiled: Cell::new(false),
         }
     }
@@ -200,8 +204,22 @@ impl Turn {
         }
     }
 
+    /// Whether nobody waits for the answer any more.
     pub fn client_left(&self) -> bool {
-        self.outlet.borrow().gone()
+        match &*self.shared.borrow() {
+            Some(cut) => cut.is_cut(),
+            None => self.outlet.borrow().gone(),
+        }
+    }
+
+    /// Others wait for the answer as well: from now on `cut` tells whether all are gone.
+    pub fn share(&self, cut: &Arc<Cut>) {
+        *self.shared.borrow_mut() = Some(Arc::clone(cut));
+    }
+
+    /// Whether the client has left, asked anew, for a turn whose client nobody watches.
+    pub fn has_left(&self) -> bool {
+        self.outlet.borrow().has_left()
     }
 
     /// When anything of the answer's content first left.
@@ -223,13 +241,21 @@ impl Turn {
     /// the events after it.
     pub fn keep_alive_by(self: &Rc<Turn>, watch: &Watch) {
         let turn = Rc::clone(self);
-        watch.on_pulse(Box::new(move || {
-            // Headers that leave before the commit cannot say who will serve.
-            let nobody_yet = || RouteInfo { provider: None, model: None, ..turn.info_now() };
-            turn.outlet.borrow_mut().keep_alive(nobody_yet);
-            Some(clock::instant() + turn.keep_alive)
-        }));
-        watch.set_pulse(Some(self.hold_ends.max(clock::instant())));
+        watch.on_pulse(Box::new(move || Some(turn.keep_alive())));
+        watch.set_pulse(Some(self.first_keep_alive()));
+    }
+
+    /// When a client that waits for its stream is to hear of us first.
+    pub fn first_keep_alive(&self) -> Instant {
+        self.hold_ends.max(clock::instant())
+    }
+
+    /// Sends a keep-alive; when the next one is due.
+    pub fn keep_alive(&self) -> Instant {
+        // Headers that leave before the commit cannot say who will serve.
+        let nobody_yet = || RouteInfo { provider: None, model: None, ..self.info_now() };
+        self.outlet.borrow_mut().keep_alive(nobody_yet);
+        clock::instant() + self.keep_alive
     }
 
     /// Something was sent: the next keep-alive is a whole period away.

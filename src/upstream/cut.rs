@@ -1,4 +1,5 @@
 //! The handle that cuts an upstream call from another thread.
+use std::fmt;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,16 @@ struct CutState {
     cut: bool,
     socket: Option<Arc<TcpStream>>,
     holds: u64,
+    then: Option<Then>,
+}
+
+/// What else happens at the cut.
+struct Then(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Then {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Then")
+    }
 }
 
 /// Stands for one registration of a socket. One handle serves the attempts of a turn in succession, and the end of an
@@ -43,6 +54,22 @@ impl Cut {
             let _ = socket.shutdown(Shutdown::Both);
         }
         self.changed.notify_all();
+        let then = state.then.take();
+        drop(state);
+        if let Some(Then(then)) = then {
+            then();
+        }
+    }
+
+    /// Has `then` run once at the cut, on the thread that cuts; at once if that was before. It must not block.
+    pub fn on_cut(&self, then: Box<dyn FnOnce() + Send>) {
+        let mut state = self.state.lock();
+        if state.cut {
+            drop(state);
+            then();
+        } else {
+            state.then = Some(Then(then));
+        }
     }
 
     /// Sleeps for `time`, or until the cut if that comes first; whether it came.

@@ -1,0 +1,82 @@
+//! The owner's view of the answers that are kept.
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+use super::conn::Admission;
+use super::routes::Visit;
+use crate::cache::exact::Entry;
+use crate::cache::key::Key;
+use crate::catalog::settings::CacheMode;
+use crate::relay::cached::{Answers, Content};
+
+/// Answers that the view lists.
+const RECENT_MAX: usize = 25;
+
+/// `GET /api/cache`.
+pub fn view(visit: Visit<'_>) -> Admission {
+    let snapshot = visit.gateway.snapshot();
+    let settings = &snapshot.settings.cache;
+    let answers = &visit.gateway.answers;
+    let (open, members) = answers.flights.load();
+    let body = json!({
+        "enabled": settings.mode != CacheMode::Off,
+        "mode": settings.mode.name(),
+        "scope": settings.scope.name(),
+        "ttlMs": settings.ttl_ms,
+        "maxEntries": settings.max_entries,
+        "maxBytes": settings.max_bytes,
+        "maxEntryBytes": settings.max_entry_bytes,
+        "exact": exact(answers),
+        "flights": {"open": open, "members": members},
+        "semantic": null,
+        "threshold": null,
+        "recent": recent(answers, settings.ttl_ms),
+    });
+    visit.answer(Answer::json(200, body.to_string().into_bytes()))
+}
+
+fn exact(answers: &Answers) -> Value {
+    let exact = answers.exact.lock();
+    let counts = &exact.counts;
+    json!({
+        "entries": exact.len(),
+        "bytes": exact.bytes(),
+        "hits": counts.hits,
+        "misses": counts.misses,
+        "joined": counts.joined,
+        "stored": counts.stored,
+        "evicted": counts.evicted,
+        "tokensSaved": counts.tokens_saved,
+        "hitRate": counts.hit_rate(),
+    })
+}
+
+/// The answers that were used last.
+fn recent(answers: &Answers, ttl_ms: u64) -> Vec<Value> {
+    let exact = answers.exact.lock();
+    let latest: Vec<_> =
+        exact.latest().take(RECENT_MAX).map(|(place, entry)| (place.key, entry.clone())).collect();
+    drop(exact);
+    let view = |(key, Entry { facts, bytes, hits, hit_ms, .. }): (Key, Entry<Content>)| {
+        json!({
+            "key": key.short(),
+            "providerId": facts.who.provider,
+            "modelId": facts.who.model,
+            "kind": if facts.embeddings { "embeddings" } else { "chat" },
+            "tokensIn": facts.prompt_tokens,
+            "tokensOut": facts.output_tokens,
+            "bytes": bytes,
+            "createdAt": facts.made_ms,
+            "expiresAt": facts.made_ms.saturating_add(ttl_ms),
+            "lastHitAt": hit_ms,
+            "hits": hits,
+        })
+    };
+    latest.into_iter().map(view).collect()
+}
+
+/// `DELETE /api/cache`: forgets all answers, and what was counted of them.
+pub fn clear(visit: Visit<'_>) -> Admission {
+    let removed = visit.gateway.answers.clear();
+    visit.answer(Answer::json(200, json!({"ok": true, "removed": removed}).to_string().into_bytes()))
+}
