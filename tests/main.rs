@@ -30,6 +30,8 @@ mod e2e {
     mod keys;
     /// A client that goes away, at every moment of its request.
     mod leaving;
+    /// Limits of callers, and what prompts are looked through for.
+    mod limits;
     /// The log as it happens.
     mod live_log;
     /// The model list, and what model strings mean.

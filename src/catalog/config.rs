@@ -7,13 +7,20 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::check::{check, parse_sha256, value_of};
-use super::client_key::{ClientKey, ClientRules, ClientSource};
+use super::client_key::{ClientKey, ClientLimits, ClientRules, ClientSource};
 use super::fields::{shown, whole};
 use super::json;
 use super::settings::*;
 use super::table::{self, TABLE};
 use super::{Issue, IssueLevel};
 use crate::base::text::{Secret, closest};
+
+/// What callers may have beyond loopback where nothing is set: far more than people at home ask for, and little enough
+/// that an app that runs wild leaves something to the others.
+const KEY_RPM: u64 = 120;
+const KEY_CONCURRENCY: u64 = 8;
+const ADDRESS_RPM: u64 = 240;
+const ADDRESS_CONCURRENCY: u64 = 16;
 
 /// Settings that hold, what was found about them, and every client credential seen in plain.
 #[derive(Debug)]
@@ -287,6 +294,7 @@ impl Reader<'_> {
             },
             prefer_fit: self.flag("context.preferFit"),
             max_messages: self.size("guard.maxMessages"),
+            guard: self.guard(),
             cache: self.cache(),
             log: LogSettings {
                 level: match self.text("log.level").as_deref() {
@@ -315,6 +323,38 @@ impl Reader<'_> {
             idle_ms: self.whole("server.idleMs"),
             write_ms: self.whole("server.writeMs"),
             stop_ms: self.whole("server.stopMs"),
+        }
+    }
+
+    fn guard(&self) -> GuardSettings {
+        let limits = |scope: &str| {
+            let limit = |name: &str| self.some_whole(&format!("guard.{scope}.{name}"));
+            ClientLimits { rpm: limit("rpm"), concurrency: limit("concurrency"), ..ClientLimits::default() }
+        };
+        let open = !self.text("host").is_some_and(|host| is_loopback(&host));
+        let beyond_loopback = |rpm, concurrency| {
+            let limit = |max| Some(max).filter(|_| open);
+            ClientLimits { rpm: limit(rpm), concurrency: limit(concurrency), ..ClientLimits::default() }
+        };
+        let tokens_and_day = ClientLimits {
+            tpm: self.some_whole("guard.perKey.tpm"),
+            rpd: self.some_whole("guard.perKey.rpd"),
+            ..limits("perKey")
+        };
+        GuardSettings {
+            per_key: tokens_and_day.or(beyond_loopback(KEY_RPM, KEY_CONCURRENCY)),
+            per_address: limits("perIp"),
+            per_stranger: beyond_loopback(ADDRESS_RPM, ADDRESS_CONCURRENCY),
+            scan: ScanSettings {
+                mode: match self.text("guard.scan.mode").as_deref() {
+                    Some("off") => ScanMode::Off,
+                    Some("block") => ScanMode::Block,
+                    _ => ScanMode::Flag,
+                },
+                secrets: self.flag("guard.scan.secrets"),
+                pii: self.flag("guard.scan.pii"),
+                injection: self.flag("guard.scan.injection"),
+            },
         }
     }
 

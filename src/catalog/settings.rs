@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::client_key::ClientKey;
+use super::client_key::{ClientKey, ClientLimits};
 
 /// Everything the owner can set, checked.
 #[derive(Clone, Debug)]
@@ -43,8 +43,43 @@ pub struct Settings {
     /// `context.preferFit`.
     pub prefer_fit: bool,
     pub max_messages: usize,
+    pub guard: GuardSettings,
     pub cache: CacheSettings,
     pub log: LogSettings,
+}
+
+/// How requests are kept within bounds, and looked through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuardSettings {
+    /// What each client key may have, where its own rules say nothing.
+    pub per_key: ClientLimits,
+    /// What each address may have; loopback too, but only of what the file says.
+    pub per_address: ClientLimits,
+    /// In place of `per_address` where that says nothing, for addresses other than loopback.
+    pub per_stranger: ClientLimits,
+    pub scan: ScanSettings,
+}
+
+/// What prompts are looked through for, and what is done about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanSettings {
+    pub mode: ScanMode,
+    pub secrets: bool,
+    /// Personal data.
+    pub pii: bool,
+    pub injection: bool,
+}
+
+/// What is done about findings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScanMode {
+    /// They are shown.
+    #[default]
+    Flag,
+    /// They are shown, and a request with a grave one is refused.
+    Block,
+    /// Nothing is looked through.
+    Off,
 }
 
 /// In which order candidates are tried.

@@ -5,37 +5,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::rules::{self, Category, Rule, Severity};
+use crate::catalog::settings::ScanSettings;
 
 /// Most findings of one request; a text that is full of them is as bad as its first.
 pub const FINDINGS_MAX: usize = 25;
 /// Longest place that is told, in bytes.
 const PATH_BYTES_MAX: usize = 200;
-
-/// What to look for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    pub secrets: Flag,
-    pub pii: Flag,
-    pub injection: Flag,
-}
-
-/// Whether a kind of thing is looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flag {
-    On,
-    Off,
-}
-
-impl Wanted {
-    fn wants(&self, category: Category) -> bool {
-        let flag = match category {
-            Category::Secret => self.secrets,
-            Category::Pii => self.pii,
-            Category::Injection => self.injection,
-        };
-        flag == Flag::On
-    }
-}
 
 /// One thing that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +30,7 @@ impl Finding {
 }
 
 /// Looks through every string of `body`, which is valid JSON, but for names and embedded files.
-pub fn scan(body: &[u8], wanted: &Wanted) -> Vec<Finding> {
+pub fn scan(body: &[u8], wanted: &ScanSettings) -> Vec<Finding> {
     let mut walk = Walk { body, at: 0, place: Vec::new() };
     let mut findings = Vec::new();
     while let Some(raw) = walk.next_value() {
@@ -70,7 +45,7 @@ pub fn scan(body: &[u8], wanted: &Wanted) -> Vec<Finding> {
 /// Files as they stand in requests; what they hold is not text.
 const DATA_URL: &[u8] = b"data:";
 
-fn look_through(text: &[u8], wanted: &Wanted, walk: &Walk<'_>, findings: &mut Vec<Finding>) {
+fn look_through(text: &[u8], wanted: &ScanSettings, walk: &Walk<'_>, findings: &mut Vec<Finding>) {
     if text.starts_with(DATA_URL) {
         return;
     }
@@ -87,12 +62,20 @@ fn look_through(text: &[u8], wanted: &Wanted, walk: &Walk<'_>, findings: &mut Ve
             continue;
         };
         at = end.max(at + 1);
-        if wanted.wants(rule.category) {
+        if is_wanted(rule.category, wanted) {
             let value = &text[start..end];
             if seen.insert((rule.name, value)) {
                 findings.push(Finding { rule, path: walk.path(), sample: sample(value) });
             }
         }
+    }
+}
+
+fn is_wanted(category: Category, wanted: &ScanSettings) -> bool {
+    match category {
+        Category::Secret => wanted.secrets,
+        Category::Pii => wanted.pii,
+        Category::Injection => wanted.injection,
     }
 }
 
@@ -212,8 +195,10 @@ impl<'b> Walk<'b> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::settings::ScanMode;
 
-    const ALL: Wanted = Wanted { secrets: Flag::On, pii: Flag::On, injection: Flag::On };
+    const ALL: ScanSettings =
+        ScanSettings { mode: ScanMode::Flag, secrets: true, pii: true, injection: true };
 
     fn names(text: &str) -> Vec<&'static str> {
         let body = serde_json::json!({ "input": text }).to_string();
@@ -333,7 +318,7 @@ mod tests {
     #[test]
     fn only_what_is_wanted_is_found_and_never_too_much() {
         let body = serde_json::json!({ "input": format!("{} a@b.example", fake("sk-", 24)) }).to_string();
-        let no_secrets = Wanted { secrets: Flag::Off, ..ALL };
+        let no_secrets = ScanSettings { secrets: false, ..ALL };
         assert_eq!(scan(body.as_bytes(), &no_secrets).len(), 1);
         let many: String = (0..100).map(|i| format!("user{i}@mail.example ")).collect();
         let body = serde_json::json!({ "input": many }).to_string();

@@ -14,6 +14,7 @@ pub mod routes;
 
 pub mod browser;
 pub mod host;
+pub mod limits;
 pub mod path;
 pub mod permit;
 pub mod rights;

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use super::answer::{Answer, Fields, Responder, Stream};
 use super::conn::{Admission, Next};
 use super::head::Head;
-use super::path;
 use super::routes::Visit;
+use super::{limits, path, rights};
 use crate::base::clock;
 use crate::base::text::truncate;
 use crate::cache::rule::Wish;
 use crate::catalog::listing::listing;
 use crate::catalog::settings::Strategy;
+use crate::relay::admitted::Admitted;
 use crate::relay::intake;
 use crate::relay::outlet::{Outlet, Sink};
 use crate::relay::route_info::RouteInfo;
@@ -41,9 +42,19 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
         Ok(controls) => controls,
         Err(error) => return visit.answer(Answer::error(&error)),
     };
-    let settings = &visit.gateway.snapshot().settings;
-    let (max_bytes, max_messages) = (settings.server.body_bytes, settings.max_messages);
+    let snapshot = visit.gateway.snapshot();
+    let settings = &snapshot.settings;
+    let (max_bytes, max_messages, guard) =
+        (settings.server.body_bytes, settings.max_messages, settings.guard);
+    let address = rights::address(visit.head, visit.peer, settings);
+    let callers = limits::callers(&visit.caller, address, &guard);
     let gateway = Arc::clone(visit.gateway);
+    // What cannot be admitted anyway is not read first.
+    if !callers.is_empty()
+        && let Err(refused) = gateway.limiter.lock().look(&callers, 0, clock::now())
+    {
+        return visit.answer(Answer::error(&limits::refusal(&refused)));
+    }
     let (id, client, principal) = (visit.request_id.clone(), visit.caller.name(), visit.caller.principal());
     let terms = visit.terms(max_bytes);
     let then = move |bytes: Vec<u8>| {
@@ -54,7 +65,16 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
             Ok(made) => made,
             Err(error) => return Next::Answer(Answer::error(&error)),
         };
-        let request = Request { id, client, principal, body, operation, controls, arrived };
+        let admitted =
+            limits::look_through(&gateway, &guard, body.bytes(), &id, client.as_ref()).and_then(|()| {
+                let tokens = operation.ask().prompt_tokens;
+                Admitted::enter(&gateway, &callers, tokens).map_err(|refused| limits::refusal(&refused))
+            });
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(error) => return Next::Answer(Answer::error(&error)),
+        };
+        let request = Request { id, client, principal, body, operation, controls, arrived, admitted };
         let course = intake::settle(&gateway, request);
         let needs_worker = course.needs_worker();
         let run = move |responder: Responder| {

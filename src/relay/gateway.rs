@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use serde_json::{Map, Value};
 
 use super::cached::Answers;
+use super::findings::FoundLog;
 use super::record::TurnLog;
 use crate::base::clock;
 use crate::catalog::Issue;
@@ -18,6 +19,7 @@ use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::overrides::{self, Overrides};
 use crate::catalog::pool::Fingerprints;
 use crate::catalog::slots::Slots;
+use crate::guard::limiter::Limiter;
 use crate::route::live::Live;
 use crate::store::Store;
 use crate::upstream::client::Client;
@@ -47,6 +49,10 @@ pub struct Gateway {
     pub turns: TurnLog,
     pub answers: Answers,
     pub counts: Counts,
+    /// What callers have had. Asked only where something is limited.
+    pub limiter: Mutex<Limiter>,
+    /// What the scan found of late.
+    pub found: FoundLog,
     /// Requests that wait for a candidate to free up.
     held: AtomicUsize,
 }
@@ -114,6 +120,8 @@ impl Gateway {
             turns: TurnLog::new(clock::now().wall_ms),
             answers: Answers::default(),
             counts: Counts::default(),
+            limiter: Mutex::default(),
+            found: FoundLog::default(),
             held: AtomicUsize::new(0),
         }
     }

@@ -1,9 +1,11 @@
 //! The story of one request: resolved, planned, admitted, called, relayed, recorded. One attempt loop serves every
 //! surface; a surface only translates in and out.
+pub mod admitted;
 pub mod attempt;
 pub mod books;
 pub mod cached;
 pub mod feed;
+pub mod findings;
 pub mod flight;
 pub mod gateway;
 pub mod intake;

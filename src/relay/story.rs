@@ -2,12 +2,14 @@
 //! nobody is left, or the client is gone. The one attempt loop, for all surfaces.
 //!
 //! Locks on live state are taken between I/O only, and never while another lock is held.
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::admitted::Admitted;
 use super::attempt::{self, Attempted, Ending, Target};
 use super::books::Books;
 use super::cached;
@@ -41,7 +43,7 @@ use crate::wire::usage::Usage;
 /// which ends upstream calls unless others wait.
 pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outlet: Outlet, own: &Arc<Cut>) {
     let Prepared { request, snapshot, ask, resolution, requested, route, key } = prepared;
-    let Request { id, client, principal: _, body, operation, controls, arrived } = request;
+    let Request { id, client, principal: _, body, operation, controls, arrived, admitted } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
     let cut = match &mut lead {
         Some(lead) => lead.take_off(own),
@@ -56,6 +58,7 @@ pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outle
         turn: &Rc::new(turn),
         id,
         client,
+        admitted: Cell::new(admitted),
         body: &body,
         ask,
         resolution,
@@ -76,6 +79,8 @@ struct Story<'a> {
     turn: &'a Rc<Turn>,
     id: String,
     client: Option<Arc<str>>,
+    /// Given back when the story ends.
+    admitted: Cell<Option<Admitted>>,
     body: &'a Body,
     ask: Ask,
     resolution: Resolution,
@@ -343,6 +348,10 @@ impl Story<'_> {
         with: Option<With>,
         usage: Option<Usage>,
     ) {
+        // Before the last byte leaves: whoever has a whole answer may ask again at once.
+        if let Some(admitted) = self.admitted.take() {
+            admitted.leave(usage.map_or(0, |usage| usage.total));
+        }
         let facts = record::Facts {
             id: &self.id,
             client: self.client.as_ref(),

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::admitted::Admitted;
 use super::outlet::Outlet;
 use super::route_info::RouteInfo;
 use crate::base::clock::{self, Now};
@@ -36,6 +37,8 @@ pub struct Request {
     pub operation: Operation,
     pub controls: Controls,
     pub arrived: Now,
+    /// Its place among the requests of its caller, where these are limited.
+    pub admitted: Option<Admitted>,
 }
 
 /// What is asked for, and what routing has to know of it.
