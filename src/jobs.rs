@@ -14,6 +14,7 @@ use crate::base::clock;
 use crate::catalog::env::Paths;
 use crate::catalog::overrides;
 use crate::discover::{self, Which};
+use crate::health;
 use crate::logger;
 use crate::relay::gateway::Gateway;
 use crate::service::Manager;
@@ -56,9 +57,10 @@ const FILES_EVERY: Duration = Duration::from_secs(5);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Every job. Discovery begins at once: a provider without declared models serves nothing before it.
-const JOBS: [Job; 3] = [
+const JOBS: [Job; 4] = [
     Job { name: "watch files", first: FILES_EVERY, period: FILES_EVERY, run: watch_files },
     Job { name: "discover models", first: Duration::ZERO, period: MINUTE, run: discover_models },
+    Job { name: "check keys", first: MINUTE, period: MINUTE, run: check_keys },
     Job { name: "close idle connections", first: MINUTE, period: MINUTE, run: close_idle },
 ];
 
@@ -143,6 +145,16 @@ fn watch_files(gateway: &Arc<Gateway>, memory: &mut Memory) {
     if now != memory.files {
         memory.files = now;
         reload(gateway, "one of them changed");
+    }
+}
+
+/// A pass over all provider keys when the last one is long ago; the first of a run is the warm-up.
+fn check_keys(gateway: &Arc<Gateway>, _: &mut Memory) {
+    let Some(period_ms) = gateway.snapshot().settings.key_health_ms else { return };
+    let (at, running) = gateway.last_check();
+    let is_due = at.is_none_or(|at_ms| clock::now().wall_ms.abs_diff(at_ms) >= period_ms);
+    if is_due && !running {
+        health::start(gateway);
     }
 }
 

@@ -31,15 +31,16 @@
 //! | | `context` | `tokens` | how large a request is |
 //! | | `quota` | `bench` `ledger` `meter` `saved` `wall` `window` `zone` | who used what of which limit, and who sits on the bench |
 //! | | `route` | `failover` `health` `lessons` `live` `network` `outcome` `plan` `scoreboard` `speed` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
-//! | hands | `upstream` | `adapt` `client` `cut` `dial` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
+//! | hands | `upstream` | `adapt` `client` `cut` `dial` `examine` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
 //! | | `store` | `db` `journal` `row` `state` `writer` | what outlives the process, written by one thread |
 //! | story | `relay` | `admitted` `attempt` `books` `cached` `feed` `findings` `flight` `gateway` `intake` `outlet` `record` `route_info` `story` `stream` `turn` | one turn, from an admitted request to a recorded answer |
-//! | doors | `http` | `answer` `benches` `body` `browser` `budget` `cache` `change` `chunked` `conn` `events` `exchange` `head` `host` `limits` `line` `look` `models` `overrides` `page` `path` `permit` `pool` `providers` `registry` `rights` `routes` `server` `session` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
+//! | doors | `http` | `answer` `benches` `body` `browser` `budget` `cache` `change` `chunked` `conn` `events` `exchange` `head` `host` `limits` `line` `look` `models` `overrides` `page` `path` `permit` `pool` `probes` `providers` `registry` `rights` `routes` `server` `session` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
 //! | | `cli` | `config` `health` `init` `provider` `systemd` `verify` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |
 //! | | `service` | | what a service manager is told, and its watchdog |
 //! | | `discover` | | model lists, fetched in the background |
+//! | | `health` | | passes over all provider keys |
 //! | | `demo` | | two scripted upstreams inside the process |
 //! | | `logger` | | the lines that people read |
 //!
@@ -75,6 +76,7 @@ pub mod http;
 pub mod cli;
 pub mod demo;
 pub mod discover;
+pub mod health;
 pub mod jobs;
 pub mod logger;
 pub mod serve;

@@ -26,6 +26,8 @@ mod e2e {
     mod errors;
     /// From one candidate to the next.
     mod failover;
+    /// Probes, and passes over all keys.
+    mod key_health;
     /// The keys of clients, and the key pools of providers.
     mod keys;
     /// A client that goes away, at every moment of its request.

@@ -295,6 +295,7 @@ impl Reader<'_> {
             prefer_fit: self.flag("context.preferFit"),
             max_messages: self.size("guard.maxMessages"),
             guard: self.guard(),
+            key_health_ms: self.flag("guard.keyHealth").then(|| self.whole("guard.keyHealthIntervalMs")),
             cache: self.cache(),
             log: LogSettings {
                 level: match self.text("log.level").as_deref() {

@@ -44,6 +44,8 @@ pub struct Settings {
     pub prefer_fit: bool,
     pub max_messages: usize,
     pub guard: GuardSettings,
+    /// Time between passes over all provider keys; `None` when they are made on demand only.
+    pub key_health_ms: Option<u64>,
     pub cache: CacheSettings,
     pub log: LogSettings,
 }

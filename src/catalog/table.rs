@@ -273,12 +273,13 @@ pub static TABLE: &[Row] = &[
     row("guard.scan.pii", Flag, "true", "Look for personal data"),
     row("guard.scan.injection", Flag, "true", "Look for prompt injection"),
     later("guard.calibrate", Flag, "true", "Learn limits from the providers' headers"),
-    later(
+    row(
         "guard.keyHealthIntervalMs",
         Whole(60_000, 365 * DAY_MS),
         "21600000",
-        "Time between checks of the provider keys",
+        "Time between checks of the provider keys; the first comes a minute after the start",
     ),
+    row("guard.keyHealth", Flag, "true", "Whether provider keys are checked without being asked to"),
     // Conversations.
     row("context.preferFit", Flag, "true", "Models that take a request whole come first"),
     later("context.enabled", Flag, "true", "Reshape conversations to fit the model that serves"),

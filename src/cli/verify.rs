@@ -1,60 +1,27 @@
 //! `freeway provider verify`: the file, the variables, every key, the models, the limits, and what to write down.
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use serde_json::{Map, Value, json};
 
 use super::provider::{client, load_all};
 use super::{DONE, FAILED, Failure, World, issue_line};
-use crate::base::clock;
-use crate::base::text::{closest, truncate};
-use crate::catalog::discovery::DiscoveredModel;
+use crate::base::text::closest;
 use crate::catalog::load::Snapshot;
-use crate::catalog::provider::{Caps, Key, Metric, Model, ModelSource, Provider};
+use crate::catalog::provider::{ModelSource, Provider};
 use crate::catalog::{Issue, IssueLevel};
 use crate::route::health::KeyHealth;
 use crate::upstream::client::Client;
-use crate::upstream::probe;
-use crate::wire::upstream_error;
+use crate::upstream::examine::{Examined, Extent, Lab};
 
-/// Most models asked with `--validate`.
-const VALIDATED_MAX: usize = 80;
-/// Models asked at once: a check must not itself run into a limit.
-const VALIDATED_AT_ONCE: usize = 2;
+/// What `--validate` may ask: a check must not itself run into a limit.
+const VALIDATION: Extent = Extent { models_max: 80, at_once: 2 };
 /// Most new models that are suggested.
 const SUGGESTED_MAX: usize = 12;
-/// As much of an upstream's error as is shown.
-const ERROR_SHOWN_BYTES: usize = 200;
-
-/// What was found out with one key.
-struct Probe {
-    key_id: String,
-    masked: String,
-    source: String,
-    wall_ms: u64,
-    took_ms: u64,
-    health: KeyHealth,
-    discovered: Vec<DiscoveredModel>,
-    models: Vec<Tried>,
-    observed: BTreeMap<Metric, f64>,
-    errors: Vec<String>,
-}
-
-/// What was found out of one model.
-struct Tried {
-    id: String,
-    status: &'static str,
-    took_ms: Option<u64>,
-    error: Option<String>,
-    discovered: bool,
-}
 
 /// Everything found out.
 #[derive(Default)]
 struct Report {
     problems: Vec<String>,
     warnings: Vec<String>,
-    probes: Vec<Probe>,
+    probes: Vec<Examined>,
 }
 
 impl Report {
@@ -142,140 +109,12 @@ fn check_live(
     report: &mut Report,
 ) {
     for key in &provider.keys {
-        let mut probe = probe_key(client, snapshot, provider, key);
-        let usable = matches!(probe.health, KeyHealth::Healthy | KeyHealth::Limited | KeyHealth::Unknown);
-        if validate && usable {
-            probe.models = validated(client, snapshot, provider, key, &probe.discovered);
-        } else {
-            let listed = |id: &str| probe.discovered.iter().any(|found| found.id == id);
-            let declared = provider.models.iter().filter(|model| model.source == ModelSource::Declared);
-            probe.models = declared
-                .map(|model| Tried {
-                    id: model.id.to_string(),
-                    status: "undiscovered",
-                    took_ms: None,
-                    error: None,
-                    discovered: listed(&model.id),
-                })
-                .collect();
+        let lab = Lab { client, redactor: &snapshot.redactor, provider, key };
+        let mut probe = lab.ask();
+        if validate {
+            lab.try_models(&mut probe, VALIDATION);
         }
         report.probes.push(probe);
-    }
-}
-
-/// Asks for the model list; where there is none, asks the first model, so that the key is tried all the same.
-fn probe_key(client: &Client, snapshot: &Snapshot, provider: &Provider, key: &Key) -> Probe {
-    let mut found = Probe {
-        key_id: key.id.to_string(),
-        masked: key.masked.clone(),
-        source: key.source.clone(),
-        wall_ms: clock::now().wall_ms,
-        took_ms: 0,
-        health: KeyHealth::Unknown,
-        discovered: Vec::new(),
-        models: Vec::new(),
-        observed: BTreeMap::new(),
-        errors: Vec::new(),
-    };
-    let listed = probe::list(client, provider, key);
-    let is_list = listed.is_some();
-    let first = || provider.models.iter().find(|model| model.enabled);
-    let answered = listed.or_else(|| first().map(|model| probe::try_model(client, provider, model, key)));
-    match answered {
-        None => found.errors.push("nothing to ask: no model list and no models".into()),
-        Some(Err(fault)) => {
-            found.health = KeyHealth::Unreachable;
-            found.errors.push(snapshot.redactor.redact(&fault.message).into_owned());
-        }
-        Some(Ok(answer)) => {
-            found.took_ms = answer.took_ms;
-            found.health = answer.key_health();
-            found.observed = probe::observed_limits(&answer.headers).into_iter().collect();
-            if answer.key_health() != KeyHealth::Healthy {
-                found.errors.push(format!("{}: {}", answer.status, error_text(snapshot, &answer.body)));
-            } else if is_list {
-                match probe::models_of(provider, &answer) {
-                    Ok(models) => found.discovered = models,
-                    Err(error) => found.errors.push(error),
-                }
-            }
-        }
-    }
-    found
-}
-
-/// What an upstream says when it refuses, on one line.
-fn error_text(snapshot: &Snapshot, body: &[u8]) -> String {
-    let message = upstream_error::read(body).message;
-    truncate(&snapshot.redactor.redact(&message), ERROR_SHOWN_BYTES).to_owned()
-}
-
-/// Asks every declared model, and the discovered ones behind them, a few at a time.
-fn validated(
-    client: &Client,
-    snapshot: &Snapshot,
-    provider: &Provider,
-    key: &Key,
-    discovered: &[DiscoveredModel],
-) -> Vec<Tried> {
-    let mut models: Vec<Model> = provider.models.clone();
-    if let Some(pattern) = models.first().cloned() {
-        let new =
-            discovered.iter().filter(|found| !provider.models.iter().any(|model| *model.id == found.id));
-        models.extend(new.map(|found| as_model(found, &pattern)));
-    }
-    models.truncate(VALIDATED_MAX);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done: Vec<(usize, Tried)> = Vec::new();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(model) = models.get(i) else { return done };
-            let listed = discovered.iter().any(|found| found.id == *model.id);
-            done.push((i, try_one(client, snapshot, provider, model, key, listed)));
-        }
-    };
-    let mut all: Vec<(usize, Tried)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..VALIDATED_AT_ONCE).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
-    });
-    all.sort_by_key(|(i, _)| *i);
-    all.into_iter().map(|(_, tried)| tried).collect()
-}
-
-/// A discovered model in the form that a probe takes; only its id and its kind matter.
-fn as_model(found: &DiscoveredModel, pattern: &Model) -> Model {
-    let caps = found.caps.iter().filter_map(|name| Caps::by_name(name)).fold(Caps::default(), Caps::with);
-    Model { id: found.id.as_str().into(), caps, source: ModelSource::Discovered, ..pattern.clone() }
-}
-
-fn try_one(
-    client: &Client,
-    snapshot: &Snapshot,
-    provider: &Provider,
-    model: &Model,
-    key: &Key,
-    discovered: bool,
-) -> Tried {
-    let id = model.id.to_string();
-    match probe::try_model(client, provider, model, key) {
-        Err(fault) => {
-            let error = Some(snapshot.redactor.redact(&fault.message).into_owned());
-            Tried { id, status: "error", took_ms: None, error, discovered }
-        }
-        Ok(answer) => {
-            let status = match answer.status {
-                200..=299 => "ok",
-                400 | 422 => "exists",
-                404 | 410 => "unknown-model",
-                401 | 403 => "forbidden",
-                429 => "rate-limited",
-                _ => "error",
-            };
-            let error = (status != "ok")
-                .then(|| format!("{}: {}", answer.status, error_text(snapshot, &answer.body)));
-            Tried { id, status, took_ms: Some(answer.took_ms), error, discovered }
-        }
     }
 }
 
@@ -350,7 +189,7 @@ fn suggest(provider: &Provider, report: &Report) -> Map<String, Value> {
 }
 
 fn as_json(id: &str, report: &Report, suggestion: &Map<String, Value>) -> Value {
-    let probes: Vec<Value> = report.probes.iter().map(|probe| probe_json(id, probe)).collect();
+    let probes: Vec<Value> = report.probes.iter().map(Examined::to_json).collect();
     json!({
         "id": id,
         "verdict": verdict(report),
@@ -364,33 +203,6 @@ fn as_json(id: &str, report: &Report, suggestion: &Map<String, Value>) -> Value 
 
 fn verdict(report: &Report) -> &'static str {
     if report.problems.is_empty() { "PASS" } else { "FAIL" }
-}
-
-fn probe_json(id: &str, probe: &Probe) -> Value {
-    let models: Vec<Value> = probe
-        .models
-        .iter()
-        .map(|model| {
-            json!({
-                "id": model.id, "status": model.status, "ms": model.took_ms, "error": model.error,
-                "discovered": model.discovered,
-            })
-        })
-        .collect();
-    let observed: Map<String, Value> =
-        probe.observed.iter().map(|(metric, amount)| (metric.name().to_owned(), json!(amount))).collect();
-    json!({
-        "providerId": id,
-        "keyId": probe.key_id,
-        "keyMasked": probe.masked,
-        "at": probe.wall_ms,
-        "ms": probe.took_ms,
-        "auth": probe.health.name(),
-        "discovered": probe.discovered.iter().map(|found| found.id.as_str()).collect::<Vec<_>>(),
-        "models": models,
-        "observedLimits": observed,
-        "errors": probe.errors,
-    })
 }
 
 fn tell(

@@ -31,6 +31,7 @@ pub mod benches;
 pub mod look;
 pub mod models;
 pub mod page;
+pub mod probes;
 pub mod providers;
 pub mod v1;
 pub mod views;

@@ -13,7 +13,9 @@ use super::host::MachineNames;
 use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
-use super::{benches, browser, cache, events, models, overrides, page, providers, session, v1, views};
+use super::{
+    benches, browser, cache, events, models, overrides, page, probes, providers, session, v1, views,
+};
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
 use crate::wire::error::ApiError;
@@ -91,6 +93,8 @@ const ROUTES: &[Route] = &[
     anybody("/api/session").get(session::view).post(session::sign_in).delete(session::sign_out),
     owner("/api/providers").get(providers::list),
     owner("/api/providers/*/enabled").post(overrides::enable),
+    owner("/api/providers/*/probe").post(probes::probe),
+    owner("/api/keyhealth").post(probes::check_keys),
     owner("/api/overrides")
         .get(overrides::show)
         .put(overrides::replace)

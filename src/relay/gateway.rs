@@ -44,6 +44,9 @@ pub struct Gateway {
     discovered: Mutex<Discovered>,
     /// Whether model lists are being fetched.
     pub discovering: AtomicBool,
+    /// Whether a pass over all keys is under way, and when the last one ended (milliseconds since 1970, 0 for never).
+    pub checking: AtomicBool,
+    pub checked_at_ms: AtomicU64,
     pub client: Client,
     pub store: Store,
     pub turns: TurnLog,
@@ -115,6 +118,8 @@ impl Gateway {
             overriding: Mutex::new(()),
             discovered: Mutex::new(discovered),
             discovering: AtomicBool::new(false),
+            checking: AtomicBool::new(false),
+            checked_at_ms: AtomicU64::new(0),
             client,
             store,
             turns: TurnLog::new(clock::now().wall_ms),
@@ -130,6 +135,12 @@ impl Gateway {
     pub fn hold_one(&self) -> Option<Held<'_>> {
         let held = Held(&self.held);
         (self.held.fetch_add(1, Ordering::AcqRel) < HELD_MAX).then_some(held)
+    }
+
+    /// When the last pass over all keys ended, if any did, and whether one is under way.
+    pub fn last_check(&self) -> (Option<u64>, bool) {
+        let at_ms = self.checked_at_ms.load(Ordering::Acquire);
+        ((at_ms > 0).then_some(at_ms), self.checking.load(Ordering::Acquire))
     }
 
     /// The snapshot in use. A request takes it once and keeps it to its end.

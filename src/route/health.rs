@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::live::Live;
+use super::outcome::Class;
 use super::plan::key_scopes;
 use crate::base::clock::Now;
 use crate::catalog::provider::{Key, Provider, Slot};
@@ -35,13 +36,13 @@ impl KeyHealth {
         }
     }
 
-    /// What a status says of the key that got it.
-    pub const fn of_status(status: u16) -> KeyHealth {
-        match status {
-            200..=299 => KeyHealth::Healthy,
-            401 => KeyHealth::Invalid,
-            403 => KeyHealth::Forbidden,
-            429 => KeyHealth::Limited,
+    /// What a failure says of the key that met it.
+    pub const fn of_class(class: Class) -> KeyHealth {
+        match class {
+            Class::BadKey => KeyHealth::Invalid,
+            Class::Forbidden => KeyHealth::Forbidden,
+            Class::NoCredit | Class::RateLimited | Class::QuotaSpent => KeyHealth::Limited,
+            Class::ProviderDown | Class::Unreachable => KeyHealth::Unreachable,
             _ => KeyHealth::Unknown,
         }
     }
@@ -178,13 +179,6 @@ mod tests {
 
     fn found(verdict: KeyHealth) -> Found {
         Found { verdict, took_ms: 5, reachable: Some(true), detail: None }
-    }
-
-    #[test]
-    fn a_status_says_what_it_says_and_no_more() {
-        let names: Vec<&str> =
-            [200, 401, 403, 429, 404, 500].map(|status| KeyHealth::of_status(status).name()).to_vec();
-        assert_eq!(names, ["healthy", "invalid", "forbidden", "limited", "unknown", "unknown"]);
     }
 
     #[test]

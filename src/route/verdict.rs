@@ -45,7 +45,8 @@ impl Policy {
         Policy { max_attempts: settings.max_attempts, budget_ms: settings.failover.budget_ms, steps }
     }
 
-    fn steps(&self, cause: Cause) -> BenchSteps {
+    /// First step and cap of a kind of bench.
+    pub fn steps(&self, cause: Cause) -> BenchSteps {
         let place = Cause::ALL.iter().position(|known| *known == cause);
         place.and_then(|place| self.steps.get(place)).copied().unwrap_or(cause.steps())
     }

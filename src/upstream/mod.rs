@@ -12,6 +12,7 @@ pub mod client;
 pub mod watch;
 
 pub mod cut;
+pub mod examine;
 pub mod probe;
 pub mod proxy;
 pub mod url;

@@ -9,7 +9,6 @@ use super::cut::Cut;
 use super::watch::Watch;
 use crate::catalog::discovery::{self, DiscoveredModel};
 use crate::catalog::provider::{Caps, Key, Metric, Model, Provider};
-use crate::route::health::KeyHealth;
 use crate::wire::exchange::{Fault, Headers};
 
 /// Largest model list that is read.
@@ -28,13 +27,6 @@ pub struct Answer {
     pub headers: Headers,
     pub body: Vec<u8>,
     pub took_ms: u64,
-}
-
-impl Answer {
-    /// What the answer says of the key.
-    pub fn key_health(&self) -> KeyHealth {
-        KeyHealth::of_status(self.status)
-    }
 }
 
 /// Asks for the model list. `None` when the provider's file switches discovery off.
