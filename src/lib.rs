@@ -34,8 +34,8 @@
 //! | hands | `upstream` | `adapt` `client` `cut` `dial` `examine` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
 //! | | `store` | `db` `journal` `row` `state` `writer` | what outlives the process, written by one thread |
 //! | story | `relay` | `admitted` `attempt` `books` `cached` `feed` `findings` `flight` `gateway` `intake` `outlet` `record` `route_info` `story` `stream` `turn` | one turn, from an admitted request to a recorded answer |
-//! | doors | `http` | `answer` `benches` `body` `browser` `budget` `cache` `change` `chunked` `conn` `events` `exchange` `head` `host` `limits` `line` `look` `models` `overrides` `page` `path` `permit` `pool` `probes` `providers` `registry` `rights` `routes` `server` `session` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
-//! | | `cli` | `config` `health` `init` `provider` `systemd` `verify` | the commands of the terminal |
+//! | doors | `http` | `answer` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `head` `host` `limits` `line` `look` `models` `overrides` `page` `path` `permit` `pool` `probes` `providers` `registry` `rights` `routes` `server` `session` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
+//! | | `cli` | `clients` `config` `health` `init` `provider` `systemd` `verify` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |
 //! | | `service` | | what a service manager is told, and its watchdog |

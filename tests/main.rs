@@ -18,6 +18,8 @@ mod e2e {
     mod chat;
     /// The commands of the terminal.
     mod cli;
+    /// Client keys: made, listed, confined, revoked.
+    mod clients;
     /// `make install`, the systemd unit, the container files.
     mod deploy;
     /// Vectors.

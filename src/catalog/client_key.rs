@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::fields::{shown, whole};
+use super::names::AUTO;
 use super::settings::Strategy;
 use super::table::{LIMIT_MAX, STRATEGIES};
 use crate::base::text::closest;
@@ -150,8 +151,9 @@ impl ClientRules {
     /// no string at all means `auto`.
     pub fn allow(&self, model: &str) -> bool {
         let model = model.trim();
-        let model = if model.is_empty() { "auto" } else { model };
+        let is_auto = |text: &str| AUTO.iter().any(|known| known.eq_ignore_ascii_case(text));
         let fits = |allowed: &String| match allowed.strip_suffix("/*") {
+            _ if is_auto(allowed) => is_auto(model),
             Some(provider) => {
                 model.split_once('/').is_some_and(|(asked, _)| asked.eq_ignore_ascii_case(provider))
             }

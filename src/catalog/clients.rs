@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::check::parse_sha256;
 use super::client_key::{ClientKey, ClientRules, ClientSource, check_name};
 use super::env::read_bounded;
+use super::settings::Settings;
 use super::{Issue, IssueLevel, boxfile, json as file_json};
 use crate::base::rng::fill_random;
 use crate::base::text::hex;
@@ -132,6 +133,27 @@ pub fn revoke(data: &Path, id_or_name: &str) -> Result<Option<ClientKey>, String
     let revoked = keys.remove(at);
     write(data, &keys)?;
     Ok(Some(revoked))
+}
+
+/// Whether a key can be revoked in the file.
+///
+/// # Errors
+/// Where else, or what to do first.
+pub fn may_revoke(settings: &Settings, which: &str) -> Result<(), String> {
+    let found = settings.keys.iter().find(|key| key.principal().to_string() == which);
+    let found = found.or_else(|| settings.keys.iter().find(|key| *key.name == *which));
+    match found.map(|key| key.source) {
+        Some(ClientSource::Config) => {
+            Err(format!("the key `{which}` stands in the configuration, under `keys`; take it out there"))
+        }
+        Some(ClientSource::Variable) => {
+            Err(format!("the key `{which}` stands in FREEWAY_KEYS; take it out there"))
+        }
+        Some(ClientSource::File) if settings.keys.len() == 1 && settings.needs_keys() => Err(format!(
+            "`{which}` is the last key of a gateway that other machines can reach; make another one first"
+        )),
+        Some(ClientSource::File) | None => Ok(()),
+    }
 }
 
 #[cfg(test)]

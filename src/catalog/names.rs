@@ -74,6 +74,20 @@ pub struct Resolution {
     pub suggestions: Vec<String>,
 }
 
+impl Resolution {
+    /// Of a model string that means nothing, or nothing to this client.
+    pub fn unmatched(text: &str, suggestions: Vec<String>) -> Resolution {
+        Resolution {
+            route: format!("unmatched:{}", truncate(text, SHOWN_MAX)),
+            models: Vec::new(),
+            how: How::Unmatched,
+            strategy: None,
+            keep_order: false,
+            suggestions,
+        }
+    }
+}
+
 /// The index over one catalog.
 #[derive(Debug, Default)]
 pub struct Names {
@@ -102,7 +116,7 @@ impl Entry {
     }
 }
 
-const AUTO: [&str; 5] = ["", "auto", "freeway", "any", "default"];
+pub const AUTO: [&str; 5] = ["", "auto", "freeway", "any", "default"];
 /// Aliases and profiles that name each other deeper than this lead nowhere.
 const DEPTH_MAX: usize = 16;
 /// Most model strings looked at for one request: profiles may hold profiles.
@@ -405,14 +419,7 @@ impl Search<'_> {
     }
 
     fn unmatched(&self, text: &str) -> Resolution {
-        Resolution {
-            route: format!("unmatched:{}", truncate(text, SHOWN_MAX)),
-            models: Vec::new(),
-            how: How::Unmatched,
-            strategy: None,
-            keep_order: false,
-            suggestions: self.suggestions(text),
-        }
+        Resolution::unmatched(text, self.suggestions(text))
     }
 
     /// A known provider before the first separator, and what stands behind it.

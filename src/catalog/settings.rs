@@ -117,9 +117,14 @@ impl Strategy {
 }
 
 impl Settings {
+    /// Whether other machines can call, so that there has to be a client key.
+    pub fn needs_keys(&self) -> bool {
+        !is_loopback(&self.host)
+    }
+
     /// Why these settings must not listen: beyond this machine, but open to everybody.
     pub fn bind_problem(&self) -> Option<String> {
-        let open = self.keys.is_empty() && !is_loopback(&self.host);
+        let open = self.keys.is_empty() && self.needs_keys();
         open.then(|| {
             format!(
                 "host {} can be reached from other machines, but no client key is set; run `freeway init --lan`, or set \

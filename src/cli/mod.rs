@@ -12,6 +12,7 @@ use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::slots::Slots;
 use crate::catalog::{Issue, boxfile};
 
+pub mod clients;
 pub mod config;
 pub mod health;
 pub mod init;
@@ -91,6 +92,7 @@ usage: freeway COMMAND [ARGUMENTS]
 
   serve      serve OpenAI clients; with --demo without any key
   init       make a first client key and say what to type into an app
+  clients    make, list and revoke the keys that apps present
   config     check the settings, the provider files and the variables
   provider   list, add, verify and refresh providers
   health     ask the running gateway whether it is alive
@@ -128,7 +130,7 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
             USAGE
         }
         other => run(other, args, world).unwrap_or_else(|| {
-            let known = ["serve", "init", "config", "provider", "health", "systemd", "version"];
+            let known = ["serve", "init", "clients", "config", "provider", "health", "systemd", "version"];
             let hint =
                 closest(other, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
             if wants_json(args) {
@@ -180,6 +182,7 @@ fn version(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
 pub fn run(command: &str, args: &[OsString], world: &mut World<'_>) -> Option<u8> {
     let (help, result) = match command {
         "init" => (init::HELP, init::run(args, world)),
+        "clients" | "client" => (clients::HELP, clients::run(args, world)),
         "config" => (config::HELP, config::run(args, world)),
         "provider" | "providers" => (provider::HELP, provider::run(args, world)),
         "health" => (health::HELP, health::run(args, world)),

@@ -21,6 +21,7 @@ pub mod rights;
 pub mod signin;
 pub mod throttle;
 
+pub mod clients;
 pub mod session;
 
 pub mod change;

@@ -14,7 +14,7 @@ use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
 use super::{
-    benches, browser, cache, events, models, overrides, page, probes, providers, session, v1, views,
+    benches, browser, cache, clients, events, models, overrides, page, probes, providers, session, v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
@@ -107,6 +107,8 @@ const ROUTES: &[Route] = &[
         .delete(overrides::remove_entry),
     owner("/api/models").get(models::list),
     owner("/api/catalog").get(models::names),
+    owner("/api/clients").get(clients::list).post(clients::create),
+    owner("/api/clients/*").delete(clients::revoke),
     owner("/api/stats").get(views::stats),
     owner("/api/logs").get(views::logs),
     owner("/api/events").get(events::watch),

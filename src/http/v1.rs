@@ -12,7 +12,9 @@ use super::{limits, path, rights};
 use crate::base::clock;
 use crate::base::text::truncate;
 use crate::cache::rule::Wish;
-use crate::catalog::listing::listing;
+use crate::catalog::client_key::ClientKey;
+use crate::catalog::listing::{Listed, listing};
+use crate::catalog::load::Snapshot;
 use crate::catalog::settings::Strategy;
 use crate::relay::admitted::Admitted;
 use crate::relay::intake;
@@ -38,7 +40,8 @@ pub fn embeddings(visit: Visit<'_>) -> Admission {
 
 /// Reads the body, settles what needs no upstream, and hands the rest to a worker.
 fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiError>) -> Admission {
-    let controls = match controls(visit.head) {
+    let key = visit.caller.client().cloned();
+    let controls = match controls(visit.head, key.as_deref()) {
         Ok(controls) => controls,
         Err(error) => return visit.answer(Answer::error(&error)),
     };
@@ -74,7 +77,17 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
             Ok(admitted) => admitted,
             Err(error) => return Next::Answer(Answer::error(&error)),
         };
-        let request = Request { id, client, principal, body, operation, controls, arrived, admitted };
+        let request = Request {
+            id,
+            client,
+            principal,
+            client_key: key.clone(),
+            body,
+            operation,
+            controls,
+            arrived,
+            admitted,
+        };
         let course = intake::settle(&gateway, request);
         let needs_worker = course.needs_worker();
         let run = move |responder: Responder| {
@@ -89,8 +102,8 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
 /// Longest that a request may ask to be held, in seconds.
 const WAIT_S_MAX: f64 = 300.0;
 
-/// The request controls in the headers.
-fn controls(head: &Head) -> Result<Controls, ApiError> {
+/// The request controls in the headers, and those that come with the client's key.
+fn controls(head: &Head, key: Option<&ClientKey>) -> Result<Controls, ApiError> {
     let value = |name| head.header(name).filter(|value| !value.is_empty());
     let bad = |name: &str, value: &str, expected: &str| {
         Err(ApiError::bad_field(
@@ -99,7 +112,8 @@ fn controls(head: &Head) -> Result<Controls, ApiError> {
             format!("{name}: {} is no {expected}", truncate(value, 64)),
         ))
     };
-    let mut controls = Controls::default();
+    let usual_strategy = key.and_then(|key| key.rules.strategy);
+    let mut controls = Controls { usual_strategy, ..Controls::default() };
     if let Some(name) = value("x-freeway-strategy") {
         match Strategy::by_name(name) {
             Some(strategy) => controls.strategy = Some(strategy),
@@ -132,6 +146,8 @@ fn controls(head: &Head) -> Result<Controls, ApiError> {
     for (_, directives) in head.fields().filter(|(name, _)| name.eq_ignore_ascii_case("cache-control")) {
         controls.cache = controls.cache.with_directives(directives);
     }
+    // What the owner has said of a key is more than what its app wants.
+    controls.cache.private |= key.is_some_and(|key| key.rules.cache == Some(false));
     Ok(controls)
 }
 
@@ -141,7 +157,7 @@ pub fn models(visit: Visit<'_>) -> Admission {
     let available = path::query_value(visit.head.query(), "available")
         .is_some_and(|value| value != "0" && value != "false");
     let created_s = created_s();
-    let data: Vec<Value> = listing(&snapshot.catalog, &snapshot.names, &snapshot.settings)
+    let data: Vec<Value> = listed(&visit, &snapshot)
         .iter()
         .filter(|entry| !available || entry.unavailable_reason.is_none())
         .map(|entry| entry.to_json(created_s))
@@ -157,7 +173,7 @@ pub fn model(visit: Visit<'_>) -> Admission {
         return visit.answer(Answer::error(&error));
     };
     let snapshot = visit.gateway.snapshot();
-    let entries = listing(&snapshot.catalog, &snapshot.names, &snapshot.settings);
+    let entries = listed(&visit, &snapshot);
     visit.answer(match entries.iter().find(|entry| entry.id == *id) {
         Some(entry) => Answer::json(200, entry.to_json(created_s()).to_string().into_bytes()),
         None => {
@@ -166,6 +182,15 @@ pub fn model(visit: Visit<'_>) -> Admission {
             Answer::error(&ApiError::new(404, "model_not_found", message).param("model"))
         }
     })
+}
+
+/// The entries that the caller may use.
+fn listed(visit: &Visit<'_>, snapshot: &Snapshot) -> Vec<Listed> {
+    let mut entries = listing(&snapshot.catalog, &snapshot.names, &snapshot.settings);
+    if let Some(key) = visit.caller.client() {
+        entries.retain(|entry| key.rules.allow(&entry.id));
+    }
+    entries
 }
 
 /// When the models were "created": the time of the answer, since nothing better is known.

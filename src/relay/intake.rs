@@ -102,11 +102,22 @@ fn prepare(gateway: &Gateway, request: Request) -> Prepared {
     let ask = request.operation.ask();
     let (model, models) = request.operation.asked();
     let (names, catalog, settings) = (&snapshot.names, &snapshot.catalog, &snapshot.settings);
-    let (requested, resolution) = if models.is_empty() {
+    let (requested, resolution) = if let Some(refused) = refused(&request) {
+        let usable = request.client_key.as_ref().map_or_else(Vec::new, |key| key.rules.models.clone());
+        (refused.into(), Resolution::unmatched(refused, usable))
+    } else if models.is_empty() {
         (model.into(), names.resolve(catalog, settings, model, ask.kind))
     } else {
         (models.join(", ").into(), names.resolve_list(catalog, settings, models, ask.kind))
     };
     let route = resolution.route.as_str().into();
     Prepared { request, snapshot, ask, resolution, requested, route, key: None }
+}
+
+/// A model string that the client's key may not use: for it, there is no such model.
+fn refused(request: &Request) -> Option<&str> {
+    let rules = &request.client_key.as_ref()?.rules;
+    let (model, models) = request.operation.asked();
+    let mut asked = models.iter().map(String::as_str).chain(models.is_empty().then_some(model));
+    asked.find(|model| !rules.allow(model))
 }

@@ -43,7 +43,8 @@ use crate::wire::usage::Usage;
 /// which ends upstream calls unless others wait.
 pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outlet: Outlet, own: &Arc<Cut>) {
     let Prepared { request, snapshot, ask, resolution, requested, route, key } = prepared;
-    let Request { id, client, principal: _, body, operation, controls, arrived, admitted } = request;
+    let Request { id, client, principal: _, client_key: _, body, operation, controls, arrived, admitted } =
+        request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
     let cut = match &mut lead {
         Some(lead) => lead.take_off(own),
@@ -152,7 +153,11 @@ impl Story<'_> {
         }
         let manner = Manner {
             route: &self.resolution.route,
-            strategy: controls.strategy.or(self.resolution.strategy).unwrap_or(settings.strategy),
+            strategy: controls
+                .strategy
+                .or(self.resolution.strategy)
+                .or(controls.usual_strategy)
+                .unwrap_or(settings.strategy),
             keep_order: self.resolution.keep_order,
             pinned: self.resolution.how == How::Pin,
         };

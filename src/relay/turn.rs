@@ -10,7 +10,7 @@ use super::outlet::Outlet;
 use super::route_info::RouteInfo;
 use crate::base::clock::{self, Now};
 use crate::cache::rule::Wish;
-use crate::catalog::client_key::Principal;
+use crate::catalog::client_key::{ClientKey, Principal};
 use crate::catalog::names::Kind;
 use crate::catalog::provider::Caps;
 use crate::catalog::settings::{Strategy, StreamSettings};
@@ -33,6 +33,8 @@ pub struct Request {
     pub client: Option<Arc<str>>,
     /// Who owns what it leaves behind; `None` when no key was presented.
     pub principal: Option<Principal>,
+    /// The client's key, for the rules that come with it; `None` for the owner, and when no key was asked for.
+    pub client_key: Option<Arc<ClientKey>>,
     pub body: Body,
     pub operation: Operation,
     pub controls: Controls,
@@ -85,6 +87,8 @@ impl Operation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Controls {
     pub strategy: Option<Strategy>,
+    /// For a request whose headers and model string name none: that of the client's key.
+    pub usual_strategy: Option<Strategy>,
     /// Only lowers what is configured.
     pub max_attempts: Option<u32>,
     /// How long the request may be held when everybody is blocked.

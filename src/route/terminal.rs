@@ -57,7 +57,7 @@ pub fn unmatched(resolution: &Resolution, model: &str) -> ApiError {
     let near = resolution.suggestions.iter().find(|reference| is_near(model, reference));
     let near = match near {
         Some(near) => format!("; did you mean `{near}`?"),
-        None => "; GET /v1/models lists what there is".to_owned(),
+        None => "; GET /v1/models lists those that this key may use".to_owned(),
     };
     ApiError::new(404, "model_not_found", format!("no model `{model}`{near}"))
         .param("model")

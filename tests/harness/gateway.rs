@@ -272,6 +272,11 @@ impl Gateway {
         logs()[0].clone()
     }
 
+    /// The newest turn, as the owner sees it who has this key.
+    pub fn last_turn_of(&self, admin_key: &str) -> Value {
+        self.send(&Request::get("/api/logs").key(admin_key)).ok().at("/logs/0")
+    }
+
     /// Sends a request on a connection of its own; the client key is added unless the request has one.
     pub fn send(&self, request: &Request) -> Answer {
         self.wire().ask(request)
