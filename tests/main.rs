@@ -38,6 +38,8 @@ mod e2e {
     mod limits;
     /// The log as it happens.
     mod live_log;
+    /// Figures for Prometheus.
+    mod metrics;
     /// The model list, and what model strings mean.
     mod models;
     /// Calls on their way to an upstream: connections, addresses, proxies.

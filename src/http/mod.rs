@@ -30,6 +30,7 @@ pub mod overrides;
 
 pub mod benches;
 pub mod look;
+pub mod metrics;
 pub mod models;
 pub mod page;
 pub mod probes;

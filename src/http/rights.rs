@@ -1,12 +1,13 @@
 //! Who calls: the keys that a request presents, by header or by the page's cookie, and what it may do. Pure but for the
 //! digest.
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ring::digest::{SHA256, digest};
 
 use super::head::Head;
 use super::host::{self, MachineNames};
+use super::server::Monitor;
 use super::signin::SignIns;
 use super::throttle::Throttle;
 use crate::catalog::client_key::{ClientKey, Principal};
@@ -14,11 +15,13 @@ use crate::catalog::settings::{Settings, is_loopback};
 use crate::wire::error::ApiError;
 
 /// What the door remembers from one request to the next.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Guard {
     pub names: MachineNames,
     pub sign_ins: SignIns,
     pub wrong_keys: Throttle,
+    /// Set once the server runs.
+    pub monitor: OnceLock<Monitor>,
 }
 
 /// Who presents a request.

@@ -14,7 +14,8 @@ use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
 use super::{
-    benches, browser, cache, clients, events, models, overrides, page, probes, providers, session, v1, views,
+    benches, browser, cache, clients, events, metrics, models, overrides, page, probes, providers, session,
+    v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
@@ -86,6 +87,7 @@ const ROUTES: &[Route] = &[
     anybody("/page/*").get(page::part),
     anybody("/healthz").get(views::health),
     anybody("/readyz").get(views::ready),
+    owner("/metrics").get(metrics::metrics),
     client("/v1/chat/completions").post(v1::chat),
     client("/v1/embeddings").post(v1::embeddings),
     client("/v1/models").get(v1::models),
@@ -120,9 +122,13 @@ const ROUTES: &[Route] = &[
     owner("/_refresh").post(views::refresh),
 ];
 
+/// What the door remembers, at the start.
+pub fn guard() -> Arc<Guard> {
+    Arc::new(Guard { names: MachineNames::of_this_machine(), ..Guard::default() })
+}
+
 /// The door of the server: every request goes through here.
-pub fn door(gateway: Arc<Gateway>) -> Door {
-    let guard = Arc::new(Guard { names: MachineNames::of_this_machine(), ..Guard::default() });
+pub fn door(gateway: Arc<Gateway>, guard: Arc<Guard>) -> Door {
     Box::new(move |head, peer| admit(&gateway, &guard, &head, peer))
 }
 

@@ -14,4 +14,5 @@ pub mod record;
 pub mod route_info;
 pub mod story;
 pub mod stream;
+pub mod tally;
 pub mod turn;

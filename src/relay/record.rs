@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::feed::{News, Readers, Watcher};
 use super::gateway::Gateway;
 use super::story::With;
+use super::tally::{Tallies, Tally};
 use super::turn::{Operation, Turn};
 use crate::base::clock;
 use crate::catalog::load::Snapshot;
@@ -256,6 +257,7 @@ struct Ring {
     turns: VecDeque<Arc<TurnRecord>>,
     last_seq: u64,
     readers: Readers,
+    tallies: Tallies,
 }
 
 /// One who watches the log. Its place is free again when it is dropped.
@@ -298,6 +300,7 @@ impl TurnLog {
         let mut ring = self.ring.lock();
         ring.last_seq += 1;
         record.seq = Some(ring.last_seq);
+        ring.tallies.count(&record);
         let record = Arc::new(record);
         ring.readers.tell(|| News::Turn(Arc::clone(&record)));
         let oldest = if ring.turns.len() == TURNS_MAX { ring.turns.pop_front() } else { None };
@@ -323,6 +326,11 @@ impl TurnLog {
         let skipped = ring.turns.len().saturating_sub(count);
         let backlog = ring.turns.iter().skip(skipped).map(Arc::clone).collect();
         Some(Watch { log: self, watcher, backlog })
+    }
+
+    /// Counts of all turns since the start, by provider and model.
+    pub fn tallies(&self) -> Vec<(Arc<str>, Arc<str>, Tally)> {
+        self.ring.lock().tallies.list()
     }
 
     /// How many watch.
