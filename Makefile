@@ -4,6 +4,8 @@ CARGO  ?= cargo
 PYTHON ?= python3
 # Seeds of the simulator: `make sim SEEDS=1000`.
 SEEDS  ?= 200
+# How long the page is watched: `make bench-page SECONDS=60`.
+SECONDS ?= 600
 
 # Where `make install` puts things. Packagers set DESTDIR; BIN installs another build.
 PREFIX  ?= /usr/local
@@ -11,10 +13,10 @@ UNITDIR ?= /etc/systemd/system
 BIN     ?= target/release/freeway
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test check smoke sim bench lint clients install uninstall
+.PHONY: help build run demo test check smoke sim bench lint clients page shots bench-page install uninstall
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 build: ## the release binary, target/release/freeway
 	$(CARGO) build --locked --release
@@ -39,12 +41,24 @@ clients: ## the official openai packages for Python and Node against the gateway
 	$(CARGO) build --locked --workspace
 	$(PYTHON) tests/clients/run.py
 
+page: ## the page in headless Chromium: live log, keys, switches, charts, keyboard, widths, accessibility
+	$(CARGO) build --locked --workspace
+	$(PYTHON) tests/page/run.py
+
+shots: ## a picture of each panel, into .cache/page/shots
+	$(CARGO) build --locked --workspace
+	$(PYTHON) tests/page/run.py --shots
+
 smoke: ## every route once, against mock upstreams
 	@$(CARGO) build --locked --quiet --workspace
 	@$(PYTHON) tests/scripts/smoke.py target/debug
 
 sim: ## routing and quota over three virtual days, SEEDS seeds
 	FREEWAY_SIM_SEEDS=$(SEEDS) FREEWAY_SIM_DAYS=3 $(CARGO) test --locked --test main sim -- --nocapture
+
+bench-page: ## the page's first paint, and SECONDS (600) of 20 requests a second into its log
+	$(CARGO) build --locked --release --workspace
+	$(PYTHON) tests/page/run.py --bench --seconds $(SECONDS)
 
 bench: ## the budget table, beside a direct call and nginx; BENCH_SECONDS=2 for a quick look
 	$(PYTHON) tests/bench/run.py

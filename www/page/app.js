@@ -1,32 +1,21 @@
 // Puts the page together: who may see it, which panel shows, and when anything is asked again.
 import { api, doors } from './api.js';
-import { attr, h, show, text, toast } from './dom.js';
+import { attr, complain, h, show, text } from './dom.js';
 import { feed, start, stop } from './feed.js';
 import { count, duration, tick } from './format.js';
 import { gate } from './gate.js';
-import { overview } from './overview.js';
-import { providers } from './providers.js';
-import { log } from './log.js';
 import { facts } from './parts.js';
 
-/** Panels by the order of the navigation. Those that are not imported here come when they are first shown. */
-const PANELS = [
-	['overview', 'Overview', () => overview(shared)],
-	['providers', 'Providers', () => providers(shared)],
-	['requests', 'Requests', () => log(shared)],
-	['usage', 'Usage', async () => (await import('./usage.js')).usage(shared)],
-	['models', 'Models', async () => (await import('./models.js')).models(shared)],
-	['benches', 'Benches', async () => (await import('./benches.js')).benches(shared)],
-	['playground', 'Playground', async () => (await import('./playground.js')).playground(shared)],
-	['sessions', 'Sessions', async () => (await import('./sessions.js')).sessions(shared)],
-	['cache', 'Cache', async () => (await import('./cache.js')).cache(shared)],
-	['clients', 'Clients', async () => (await import('./clients.js')).clients(shared)],
-	['settings', 'Settings', async () => (await import('./settings.js')).settings(shared)],
-];
+/** Panels in the order of the navigation. Each is the file of its name, which comes when it is first shown. */
+const PANELS = {
+	overview: 'Overview', providers: 'Providers', requests: 'Requests', usage: 'Usage', models: 'Models', benches: 'Benches',
+	playground: 'Playground', sessions: 'Sessions', cache: 'Cache', clients: 'Clients', settings: 'Settings',
+};
 /** How often the figures of the header are asked for, in milliseconds. */
 const STATS_EVERY_MS = 10_000;
-/** The least pause between two refreshes that events ask for. */
-const CHANGE_PAUSE_MS = 1500;
+/** What a change waits for others of its kind, and the least pause between refreshes that requests cause. */
+const CHANGE_PAUSE_MS = 1000;
+const RECORDS_PAUSE_MS = 5000;
 
 /** What panels share. */
 const shared = { stats: null, go: (id) => { location.hash = id; }, refreshStats };
@@ -87,31 +76,40 @@ document.getElementById('theme').addEventListener('click', () => {
 
 const leave = document.getElementById('leave');
 leave.addEventListener('click', async () => {
-	await api('/api/session', { method: 'DELETE', quiet: true }).catch((error) => toast(error.message, 'bad'));
+	await api('/api/session', { method: 'DELETE', quiet: true }).catch(complain);
 	shut();
 });
 
 // -- panels --
 
+/** The panel that the address names; any other address, such as that of the skip link, leaves things as they are. */
+function wanted() {
+	const name = location.hash.slice(1);
+	return name in PANELS ? name : current?.id ?? 'overview';
+}
+
 async function showPanel() {
-	const wanted = location.hash.slice(1).split('/')[0];
-	const [id, title, make] = PANELS.find(([known]) => known === wanted) ?? PANELS[0];
-	const byHand = current !== null;
+	const id = wanted();
 	if (current?.id === id) return;
+	if (!open.has(id)) {
+		const module = await import(`./${id}.js`);
+		if (!open.has(id)) open.set(id, module[id](shared));
+	}
+	const panel = open.get(id);
+	// Somebody may have gone on while it came.
+	if (wanted() !== id || panel === current) return;
+	const byHand = current !== null;
 	if (current) {
 		current.scroll = scrollY;
 		show(current.node, false);
 	}
-	for (const link of nav.children) attr(link, 'aria-current', link.hash === `#${id}` ? 'page' : null);
-	document.title = `${title} · Freeway`;
-	let panel = open.get(id);
-	if (!panel) {
-		panel = await make();
-		open.set(id, panel);
-		main.append(panel.node);
+	for (const link of nav.children) {
+		attr(link, 'aria-current', link.hash === `#${id}` ? 'page' : null);
+		if (link.hash === `#${id}`) nav.scrollLeft = link.offsetLeft - nav.clientWidth / 2;
 	}
-	if (location.hash.slice(1) && location.hash.slice(1).split('/')[0] !== id && wanted) return;
+	document.title = `${PANELS[id]} · Freeway`;
 	current = panel;
+	if (!panel.node.parentNode) main.append(panel.node);
 	show(panel.node, true);
 	scrollTo(0, panel.scroll ?? 0);
 	tick(panel.node);
@@ -135,22 +133,23 @@ async function poll() {
 }
 
 let changeTimer = null;
+let changedAt = 0;
 
 /** Something happened that the visible panel may show. */
-function changed() {
+function changed(pause) {
 	changeTimer ??= setTimeout(() => {
 		changeTimer = null;
-		if (!document.hidden && inside) {
-			poll();
-			refreshStats().catch(() => {});
-		}
-	}, CHANGE_PAUSE_MS);
+		changedAt = Date.now();
+		if (document.hidden || !inside) return;
+		poll();
+		refreshStats().catch(() => {});
+	}, Math.max(CHANGE_PAUSE_MS, changedAt + pause - Date.now()));
 }
 
 feed.listeners.add((what, data) => {
 	if (what === 'state') paintPulse();
-	if (what === 'change') changed();
-	if (what === 'records' && current?.onRecords?.(data)) changed();
+	if (what === 'change') changed(CHANGE_PAUSE_MS);
+	if (what === 'records' && current?.onRecords?.(data)) changed(RECORDS_PAUSE_MS);
 });
 
 // -- coming and going --
@@ -192,10 +191,10 @@ function wake() {
 
 async function begin() {
 	doors.shut = () => inside && shut();
-	for (const [id, title] of PANELS) nav.append(h('a', { href: `#${id}` }, title));
+	for (const [id, title] of Object.entries(PANELS)) nav.append(h('a', { href: `#${id}` }, title));
 	paintPulse();
 	main.replaceChildren(entry.node);
-	addEventListener('hashchange', () => inside && showPanel());
+	addEventListener('hashchange', () => inside && showPanel().catch(complain));
 	document.addEventListener('visibilitychange', wake);
 	setInterval(() => {
 		if (document.hidden || !current) return;

@@ -2,14 +2,14 @@
 import { api } from './api.js';
 import { h, show, text, toast } from './dom.js';
 import { bytes, count, duration, percent, whenOf } from './format.js';
-import { box, chipOf, confirmButton, empty, panel, table, tiles } from './parts.js';
+import { box, chipOf, confirmButton, empty, facts, panel, table } from './parts.js';
 
 /** The panel. */
 export function cache() {
 	const mode = chipOf((one) => (one.enabled ? [one.mode, 'good'] : ['off']));
 	const rule = h('p.dim');
-	const exact = tiles({ rate: 'hit rate', hits: 'hits', joined: 'joined a call', saved: 'tokens saved', entries: 'entries', bytes: 'memory' });
-	const semantic = tiles({ rate: 'hit rate', hits: 'hits', entries: 'entries', bytes: 'memory' });
+	const exact = facts('tiles');
+	const semantic = facts('tiles');
 	const alike = box('Alike questions', [], semantic.node);
 	const list = table('Answers kept last', (one) => `${one.key} ${one.createdAt}`, [
 		['entry', (one) => h('code', one.key)],
@@ -36,18 +36,22 @@ export function cache() {
 			const { exact: same, semantic: like } = answer;
 			mode.update(answer);
 			text(rule, `Answers live for ${duration(answer.ttlMs)}; ${answer.scope === 'key' ? 'each client has its own' : 'all clients share them'}. At most ${count(answer.maxEntries)}, ${bytes(answer.maxBytes)}.`);
-			exact.set('rate', percent(100 * same.hitRate), `${count(same.misses)} misses`);
-			exact.set('hits', count(same.hits));
-			exact.set('joined', count(same.joined), 'shared with another client');
-			exact.set('saved', count(same.tokensSaved));
-			exact.set('entries', count(same.entries), same.evicted ? `${count(same.evicted)} pushed out` : '');
-			exact.set('bytes', bytes(same.bytes));
+			exact.update([
+				['hit rate', percent(100 * same.hitRate), `${count(same.misses)} misses`],
+				['hits', count(same.hits)],
+				['joined a call', count(same.joined), 'shared with another client'],
+				['tokens saved', count(same.tokensSaved)],
+				['entries', count(same.entries), same.evicted ? `${count(same.evicted)} pushed out` : ''],
+				['memory', bytes(same.bytes)],
+			]);
 			show(alike, like);
 			if (like) {
-				semantic.set('rate', percent(100 * like.hitRate), `threshold ${answer.threshold}`);
-				semantic.set('hits', count(like.hits), `${count(like.misses)} misses`);
-				semantic.set('entries', count(like.entries), like.dims ? `${like.dims} dimensions` : '');
-				semantic.set('bytes', bytes(like.bytes));
+				semantic.update([
+					['hit rate', percent(100 * like.hitRate), `threshold ${answer.threshold}`],
+					['hits', count(like.hits), `${count(like.misses)} misses`],
+					['entries', count(like.entries), like.dims ? `${like.dims} dimensions` : ''],
+					['memory', bytes(like.bytes)],
+				]);
 			}
 			list.update(answer.recent);
 			show(nothing, !answer.recent.length);

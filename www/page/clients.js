@@ -48,6 +48,9 @@ export function clients(shared) {
 		if (set.length) body.limits = Object.fromEntries(set);
 		await busy(make, async () => {
 			const answer = await api('/api/clients', { body });
+			// The first key closes the door behind it, unless there is an admin key; this one opens it again.
+			const session = await api('/api/session', { quiet: true });
+			if (!session.signedIn) await api('/api/session', { body: { key: answer.key }, quiet: true });
 			making.reset();
 			told.replaceChildren();
 			fresh.replaceChildren(h('h2', `The key of ${answer.client.name}`), h('p.warn', 'It is shown this once. Copy it now; only its hash is kept.'), copyable(answer.key, 'the new key').node);

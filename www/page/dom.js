@@ -128,6 +128,9 @@ export async function copy(words) {
 	return done;
 }
 
+/** Tells a failure in passing. */
+export const complain = (error) => toast(error.message, 'bad');
+
 /** Tells something in passing; screen readers hear it. */
 export function toast(words, tone = 'good') {
 	const note = h('p', { class: `toast ${tone}` }, words);

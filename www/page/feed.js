@@ -11,7 +11,6 @@ export const feed = {
 	records: [],
 	/** `live`, `retrying`, `off` (hidden or signed out), or `lost` when it has not come back for a while. */
 	state: 'off',
-	missed: 0,
 	listeners: new Set(),
 };
 
@@ -76,10 +75,8 @@ export function start() {
 		take([JSON.parse(event.data)]);
 	});
 	source.addEventListener('change', (event) => tell('change', JSON.parse(event.data).what));
-	source.addEventListener('lagged', (event) => {
-		feed.missed += JSON.parse(event.data).missed;
-		readBack().catch(() => {});
-	});
+	// What did not reach us is still in the log.
+	source.addEventListener('lagged', () => readBack().catch(() => {}));
 	source.addEventListener('error', () => {
 		lostAt ||= Date.now();
 		stop('retrying');

@@ -56,7 +56,8 @@ export function bytes(n) {
 export function money(n) {
 	if (n === null || n === undefined) return '–';
 	if (n === 0) return '$0';
-	return n < 0.01 ? `$${n.toFixed(4)}` : `$${n.toFixed(2)}`;
+	if (n < 0.0001) return '< $0.0001';
+	return `$${n.toFixed(n < 0.01 ? 4 : 2)}`;
 }
 
 /** How far `at` is from now, in words. */

@@ -1,7 +1,6 @@
 // The first run: from no key to a first answer in three steps, on one screen.
-import { h, show, text } from './dom.js';
+import { away, h, show, text } from './dom.js';
 import { pasteBox } from './keys.js';
-import { away } from './dom.js';
 import { button, choice, field } from './parts.js';
 import { ask } from './stream.js';
 
@@ -23,7 +22,7 @@ export function guide(shared, snippetsNode, done) {
 		if (!one || shownFor === one.id) return;
 		shownFor = one.id;
 		link.replaceChildren(one.signup ? away(one.signup, `Get a free key from ${one.label}`) : '', one.terms?.note ? h('small', one.terms.note) : '');
-		place.replaceChildren(pasteBox(one.id, one.label, done).node);
+		place.replaceChildren(pasteBox(one.id, one.label, done));
 	}
 	pick.addEventListener('change', choose);
 	steps[0].append(h('div', title('Add a key'), h('p', 'A free tier needs an account at a provider, mostly without a card. One is enough to begin; more make it last longer.'),
@@ -65,7 +64,7 @@ export function guide(shared, snippetsNode, done) {
 			steps[0].classList.toggle('done', ready);
 			steps[1].classList.toggle('done', served);
 			first.disabled = !ready;
-			const open = providers.filter((one) => !one.keyless && !one.local && one.enabled);
+			const open = providers.filter((one) => !one.keyless && one.enabled);
 			const order = (one) => (EASY.includes(one.id) ? EASY.indexOf(one.id) : EASY.length);
 			if (!known.length && open.length) {
 				known = open.toSorted((a, b) => order(a) - order(b));

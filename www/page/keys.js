@@ -62,7 +62,7 @@ export function pasteBox(id, label, done) {
 		}, (error) => told.replaceChildren(h('p.bad', error.message)));
 		done();
 	}, { class: 'paste' }, key, send, told);
-	return { node, focus: () => key.focus() };
+	return node;
 }
 
 const STATES = {
@@ -74,7 +74,7 @@ const STATES = {
 };
 
 /** Takes a whole `.env`, JSON or CSV: a preview with a choice, then the chosen keys. */
-export function importBox(shared, done) {
+export function importBox(done) {
 	const area = h('textarea', { rows: 6, spellcheck: 'false', autocomplete: 'off', placeholder: 'GROQ_API_KEY=gsk_…\nMISTRAL_API_KEY=…' });
 	const list = h('ul.plain.picks');
 	const told = h('div.told', { role: 'status' });

@@ -1,6 +1,6 @@
 // The catalog: every model at every provider, a page at a time.
 import { api } from './api.js';
-import { h, show, text, toast } from './dom.js';
+import { complain, h, show, text } from './dom.js';
 import { count, ms } from './format.js';
 import { actionButton, button, chip, chipOf, choice, empty, finder, panel, table, toggle } from './parts.js';
 
@@ -61,7 +61,7 @@ export function models(shared) {
 			await api('/api/overrides/activeProfile', how);
 			await shared.refreshStats();
 		} catch (error) {
-			toast(error.message, 'bad');
+			complain(error);
 		}
 	}
 	function turn(by) {
@@ -71,7 +71,7 @@ export function models(shared) {
 	let timer = null;
 	function seek() {
 		clearTimeout(timer);
-		timer = setTimeout(() => load().catch((error) => toast(error.message, 'bad')), 150);
+		timer = setTimeout(() => load().catch(complain), 150);
 	}
 	function again() {
 		offset = 0;

@@ -4,8 +4,8 @@ import { h, keyed, show, text } from './dom.js';
 import { feed } from './feed.js';
 import { count, duration, ms, percent } from './format.js';
 import { guide } from './guide.js';
-import { line } from './log.js';
-import { box, chip, chipOf, empty, panel, tiles } from './parts.js';
+import { line } from './requests.js';
+import { box, chip, chipOf, empty, facts, panel } from './parts.js';
 import { state } from './providers.js';
 import { snippets } from './snippets.js';
 
@@ -15,9 +15,9 @@ const LEVELS = { exhausted: 'bad', critical: 'bad', warn: 'warn', ok: 'good' };
 
 /** The panel. */
 export function overview(shared) {
-	const figures = tiles({ ready: 'providers ready', served: 'requests served', success: 'success', speed: 'typical latency', free: 'from the cache' });
+	const figures = facts('tiles');
 	const alerts = h('ul.plain.alerts', { tabindex: -1 });
-	const calm = h('p.calm', 'Nothing needs your attention.');
+	const calm = h('p.good', 'Nothing needs your attention.');
 	const strip = h('div.strip', { tabindex: -1 });
 	const last = h('ol.log', { tabindex: -1, 'aria-label': 'Last requests' });
 	const none = empty('No request yet', 'The playground sends one; so does any app that you point here.');
@@ -25,13 +25,22 @@ export function overview(shared) {
 	const inGuide = snippets(shared);
 	const start = guide(shared, inGuide.node, () => self.refresh());
 
+	const connect = box('Connect an app', [], clients.node);
+
 	function paintRecords() {
 		keyed(last, feed.records.slice(0, LAST_SHOWN), (one) => one.key, line);
 		show(none, !feed.records.length);
+		if (!shared.stats) return;
+		const { requests, providers, uptimeSec } = shared.stats;
+		const { length } = feed.records;
 		const done = feed.records.filter((one) => one.status === 200).map((one) => one.ms).sort((a, b) => a - b);
-		const cached = feed.records.filter((one) => one.cache).length;
-		figures.set('speed', done.length ? ms(done[done.length >> 1]) : '–', done.length ? `median of the last ${done.length}` : '');
-		figures.set('free', feed.records.length ? percent((100 * cached) / feed.records.length) : '–', feed.records.length ? `of the last ${feed.records.length}` : '');
+		figures.update([
+			['providers ready', `${providers.usable} of ${providers.total}`],
+			['requests served', count(requests.ok), `in ${duration(uptimeSec * 1000)}`],
+			['success', requests.requests ? percent((100 * requests.ok) / requests.requests) : '–', requests.fail ? `${count(requests.fail)} failed` : ''],
+			['typical latency', done.length ? ms(done[done.length >> 1]) : '–', `median of the last ${done.length}`],
+			['from the cache', length ? percent((100 * feed.records.filter((one) => one.cache).length) / length) : '–', `of the last ${length}`],
+		]);
 	}
 	let due = null;
 	feed.listeners.add((what) => {
@@ -44,14 +53,11 @@ export function overview(shared) {
 
 	async function load() {
 		const [, { providers, issues }] = await Promise.all([shared.refreshStats(), api('/api/providers?models=0')]);
-		const { requests, providers: counts, uptimeSec } = shared.stats;
-		figures.set('ready', `${counts.usable} of ${counts.total}`);
-		figures.set('served', count(requests.ok), `in ${duration(uptimeSec * 1000)}`);
-		figures.set('success', requests.requests ? percent((100 * requests.ok) / requests.requests) : '–', requests.fail ? `${count(requests.fail)} failed` : '');
 		const used = providers.filter((one) => one.enabled && (one.configured || one.ok + one.fail > 0));
 		keyed(strip, used, (one) => one.id, health);
 		show(strip, used.length);
 		start.update(shared.stats, providers);
+		show(connect, start.node.hidden);
 		clients.update(shared.stats);
 		inGuide.update(shared.stats);
 		paintRecords();
@@ -78,7 +84,7 @@ export function overview(shared) {
 				box('Alerts', [], calm, alerts),
 				box('Providers', h('a', { href: '#providers' }, 'All providers'), strip)),
 			box('Last requests', h('a', { href: '#requests' }, 'All requests'), last, none),
-			box('Connect an app', [], clients.node),
+			connect,
 		],
 	});
 	return self;
@@ -87,7 +93,7 @@ export function overview(shared) {
 /** A provider as a word with a dot, and how full its fullest limit is. */
 function health(first) {
 	const dot = h('i.dot', { 'aria-hidden': 'true' });
-	const word = chipOf((one) => [state(one)[0], state(one)[1].replace('off', '')]);
+	const word = chipOf((one) => [state(one)[0], state(one)[1]]);
 	const full = h('span.num.dim');
 	const node = h('a.health', { href: '#providers' }, dot, h('b', first.label), word.node, full);
 	const update = (one) => {

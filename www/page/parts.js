@@ -1,5 +1,5 @@
 // What several panels are made of.
-import { attr, copy, freshId, h, keyed, show, text, toast } from './dom.js';
+import { attr, complain, copy, freshId, h, keyed, show, text, toast } from './dom.js';
 
 /** What a choice of a strategy offers. */
 export const STRATEGIES = [['', 'as set'], ...['priority', 'round-robin', 'least-used', 'fastest', 'balanced', 'smartest', 'reliable', 'custom'].map((one) => [one, one])];
@@ -10,7 +10,7 @@ export function button(words, onclick, properties) {
 }
 
 /** Runs an action once while `node` says that it is busy; `failed` hears of a failure, which else is told in passing. */
-export async function busy(node, action, failed = (error) => toast(error.message, 'bad')) {
+export async function busy(node, action, failed = complain) {
 	if (node.getAttribute('aria-busy')) return;
 	attr(node, 'aria-busy', 'true');
 	try {
@@ -44,7 +44,7 @@ export function confirmButton(words, question, action, properties) {
 	const node = actionButton(words, async () => {
 		if (!armed) {
 			text(node, question);
-			node.classList.add('armed');
+			node.classList.add('bad');
 			armed = setTimeout(disarm, 5000);
 			return;
 		}
@@ -55,17 +55,17 @@ export function confirmButton(words, question, action, properties) {
 		clearTimeout(armed);
 		armed = null;
 		text(node, words);
-		node.classList.remove('armed');
+		node.classList.remove('bad');
 	}
 	node.addEventListener('blur', disarm);
 	return node;
 }
 
 /** Text in a box with a button that copies it. `update` changes the text. */
-export function copyable(words, label, properties) {
+export function copyable(words, label) {
 	const code = h('code', words);
 	const box = h('pre', { tabindex: 0, role: 'group', 'aria-label': label }, code);
-	const node = h('div.copyable', { ...properties }, box, button('Copy', async () => {
+	const node = h('div.copyable', box, button('Copy', async () => {
 		const done = await copy(code.textContent);
 		toast(done ? 'Copied' : 'Select the text and copy it by hand', done ? 'good' : 'bad');
 	}, { class: 'small', 'aria-label': `Copy ${label}` }));
@@ -83,20 +83,6 @@ export function field(label, control, hint) {
 /** A select of `[value, words]` pairs. */
 export function choice(pairs, properties) {
 	return h('select', properties, pairs.map(([value, words]) => h('option', { value }, words)));
-}
-
-/** A row of figures: `{name: label}` gives `{node, set(name, value, note)}`. */
-export function tiles(labels) {
-	const made = Object.fromEntries(Object.entries(labels).map(([name, label]) => [name, [label, h('dd', '–'), h('dd.note')]]));
-	return {
-		node: h('dl.tiles', Object.entries(made).map(([name, [label, ...parts]]) => h('div', { 'data-figure': name }, h('dt', label), parts))),
-		set(name, words, more) {
-			const [, value, note] = made[name];
-			text(value, words);
-			text(note, more);
-			show(note, more);
-		},
-	};
 }
 
 /** A small mark with a meaning: good, warn, bad, or none. */
@@ -180,17 +166,19 @@ export function table(label, keyOf, columns) {
 	};
 }
 
-/** Facts by name: `update([[name, value, title, tone]])`. */
-export function facts(name) {
-	const node = h('dl', { class: name });
+/** Facts by name: `update([[name, value, more, tone]])`. What is more to say is a title, or with tiles a line below. */
+export function facts(kind) {
+	const node = h('dl', { class: kind });
 	const fact = ([label]) => {
 		const value = h('dd');
+		const note = kind === 'tiles' ? h('dd.note') : null;
 		return {
-			node: h('div', h('dt', label), value),
-			update([, words, title, tone]) {
+			node: h('div', { 'data-fact': label }, h('dt', label), value, note),
+			update([, words, more, tone]) {
 				text(value, words);
-				attr(value, 'title', title);
 				attr(value, 'class', tone);
+				if (note) text(note, more);
+				else attr(value, 'title', more);
 			},
 		};
 	};
@@ -215,7 +203,7 @@ export function form(onsubmit, properties, ...children) {
  */
 export function panel({ id, title, lead, every, load, children, actions, ...more }) {
 	const heading = h('h1', { id: `title-${id}`, tabindex: -1 }, title);
-	const trouble = h('div.trouble', { role: 'alert', hidden: true });
+	const trouble = h('div.trouble.bad', { role: 'alert', hidden: true });
 	const node = h('section', { class: `panel ${id}`, 'aria-labelledby': heading.id, hidden: true },
 		h('div.heading', heading, lead ? h('p.lead', lead) : null,
 			h('div.actions', actions ?? [])),

@@ -6,10 +6,13 @@ import { importBox, keyRows, pasteBox, probe, probeReport } from './keys.js';
 import { actionButton, chip, chipOf, copyable, empty, facts, finder, fold, panel, tabs, toggle } from './parts.js';
 
 const TERMS = { ok: ['terms fine', 'good'], caution: ['terms: caution', 'warn'], ambiguous: ['terms: unclear', 'warn'], avoid: ['terms: avoid', 'bad'] };
-const METRICS = {
-	rps: 'requests / s', rpm: 'requests / min', rph: 'requests / h', rpd: 'requests / day', rpmo: 'requests / month',
-	tpm: 'tokens / min', tph: 'tokens / h', tpd: 'tokens / day', tpmo: 'tokens / month', creditsPerDay: 'credits / day', concurrency: 'at once',
-};
+const PERIODS = { s: 's', m: 'min', h: 'h', d: 'day', mo: 'month' };
+
+/** What a limit counts: `rpm` is requests a minute. */
+function metric(key) {
+	const [, what, period] = /^([rt])p(s|mo?|h|d)$/.exec(key) ?? [];
+	return what ? `${what === 'r' ? 'requests' : 'tokens'} / ${PERIODS[period]}` : key;
+}
 
 /** What a card's dot and word say: `[words, tone]`. */
 export function state(provider) {
@@ -21,12 +24,12 @@ export function state(provider) {
 	const tried = provider.ok + provider.fail;
 	if (tried >= 5 && provider.fail / tried > 0.2) return ['shaky', 'warn'];
 	if (provider.reason === 'no_models') return ['no models yet', 'warn'];
-	return ['ready', 'good'];
+	return provider.health === 'unknown' && !tried ? ['not tried yet', 'new'] : ['ready', 'good'];
 }
 
 const VIEWS = {
 	all: ['All', () => true],
-	ready: ['Ready', (one) => ['ready', 'shaky'].includes(state(one)[0])],
+	ready: ['Ready', (one) => ['ready', 'shaky', 'not tried yet'].includes(state(one)[0])],
 	key: ['Need a key', (one) => one.enabled && !one.configured],
 	trouble: ['In trouble', (one) => state(one)[1] === 'bad' || state(one)[0] === 'shaky'],
 	off: ['Off', (one) => !one.enabled],
@@ -44,6 +47,8 @@ export function providers(shared) {
 	});
 	let view = 'all';
 	let known = [];
+	const order = [];
+	const rank = (one) => (one.enabled ? (one.configured ? 0 : 1) : 2);
 
 	function paint() {
 		const words = search.value.trim().toLowerCase();
@@ -57,11 +62,23 @@ export function providers(shared) {
 	}
 	async function load() {
 		const answer = await api('/api/providers?models=0');
-		known = answer.providers;
+		// Once in a useful order, and then left alone: a card that jumps away under one's hand helps nobody.
+		for (const one of answer.providers.toSorted((a, b) => rank(a) - rank(b) || a.priority - b.priority)) if (!order.includes(one.id)) order.push(one.id);
+		known = answer.providers.sort((a, b) => order.indexOf(a.id) - order.indexOf(b.id));
 		keyed(issues, answer.issues, (one) => `${one.file}:${one.message}`, (one) => ({
 			node: h('li', { class: one.level === 'error' ? 'bad' : 'warn' }, h('code', one.file), ` ${one.message}`),
 		}));
 		show(issues, answer.issues.length);
+		paint();
+		await forecast();
+	}
+	/** When a limit will be used up at the present rate, told at its bar. */
+	async function forecast() {
+		const { forecasts } = await api('/api/alerts');
+		for (const { providerId, forecasts: each } of forecasts) {
+			const bars = known.find((one) => one.id === providerId)?.bars ?? [];
+			for (const { key, exhaustsInMs } of each) for (const bar of bars) if (bar.key === key) bar.dryInMs = exhaustsInMs;
+		}
 		paint();
 	}
 	function reload() {
@@ -80,6 +97,11 @@ export function providers(shared) {
 				toast(ok ? `Read again: ${usable} providers are ready` : 'A file is faulty; what was there before stays', ok ? 'good' : 'bad');
 				await reload();
 			}),
+			actionButton('Check all keys', async () => {
+				const { keys, actionable } = await api('/api/keyhealth', { method: 'POST' });
+				toast(`${keys.length} keys checked, ${actionable.length} need a hand`, actionable.length ? 'bad' : 'good');
+				await reload();
+			}),
 			actionButton('Fetch model lists', async () => {
 				const { done } = await api('/api/refresh', { method: 'POST' });
 				toast(done ? 'The model lists are fresh' : 'Some lists are still on their way');
@@ -89,7 +111,7 @@ export function providers(shared) {
 		children: [
 			issues,
 			h('div.bar', views, search),
-			fold('Paste many keys at once', (body) => body.append(importBox(shared, reload)), { class: 'wide' }),
+			fold('Paste many keys at once', (body) => body.append(importBox(reload)), { class: 'wide' }),
 			grid, nothing,
 		],
 	});
@@ -97,12 +119,13 @@ export function providers(shared) {
 }
 
 function bar(first) {
-	const name = h('span', METRICS[first.key] ?? first.key);
+	const name = h('span', metric(first.key));
 	const used = h('span.num');
 	const fill = h('i');
-	const meter = h('div.meter', { role: 'meter', 'aria-label': `${METRICS[first.key] ?? first.key} used`, 'aria-valuemin': 0 }, fill);
+	const meter = h('div.meter', { role: 'meter', 'aria-label': `${metric(first.key)} used`, 'aria-valuemin': 0 }, fill);
 	const reset = when(null);
-	const note = h('small.dim', first.window, h('span', ', again '), reset);
+	const dry = h('span.warn');
+	const note = h('small.dim', first.window, h('span', ', again '), reset, dry);
 	const node = h('div.quota', name, used, meter, note);
 	const update = (one) => {
 		text(used, `${count(one.used)} / ${count(one.limit)}`);
@@ -114,6 +137,7 @@ function bar(first) {
 		setWhen(reset, one.resetsAt);
 		show(note.children[0], one.resetsAt);
 		show(reset, one.resetsAt);
+		text(dry, one.dryInMs ? `, used up in ${duration(one.dryInMs)}` : '');
 	};
 	return { node, update };
 }
@@ -133,11 +157,10 @@ function card(first, done) {
 	const error = fold('Last error', (body) => body.append(errorText), { class: 'error' });
 	const errorText = h('p.words');
 	const advice = h('div.advice');
-	const paste = pasteBox(id, label, done);
-	const adding = fold('Add a key', (body) => body.append(paste.node), { open: !first.configured && !first.keyless });
+		const adding = fold('Add a key', (body) => body.append(pasteBox(id, label, done)), { open: first.enabled && !first.configured });
 	const report = h('div.told', { role: 'status' });
 	const tags = h('div.tags');
-	const limits = chipOf((one) => [`limits ${one.limitsSource}`, one.limitsSource === 'unverified' ? 'warn' : '', 'Where the numbers of its limits come from']);
+	const limits = chipOf((one) => [`limits ${one.limitsSource === 'docs' ? 'documented' : one.limitsSource}`, one.limitsSource === 'unverified' ? 'warn' : '', 'Where the numbers of its limits come from']);
 	const own = chip('changed here', '', 'Changed on this page; the provider file is as it was');
 	const terms = first.terms ? chip(...(TERMS[first.terms.verdict] ?? [first.terms.verdict, '']), first.terms.note) : null;
 	tags.append(...[terms, limits.node, first.local ? chip('on your network') : null, first.keyless ? chip('no key needed') : null, own].filter(Boolean));
@@ -150,6 +173,7 @@ function card(first, done) {
 		}
 		done();
 	}, { class: 'small', 'aria-label': `${words}: ${label}` });
+	const asks = [ask('Probe', false), ask('Deep probe', true)];
 	const more = fold('About', (body) => body.append(
 		first.notes ? h('p', first.notes) : '', first.terms?.note ? h('p', `Terms: ${first.terms.note}`) : '',
 		h('p.row', h('code', first.baseUrl ?? ''), first.docs ? away(first.docs, 'Documentation') : '', first.console ? away(first.console, 'Console') : ''),
@@ -157,7 +181,7 @@ function card(first, done) {
 	const node = h('article.card', { 'data-provider': id, 'aria-label': label },
 		h('header', dot, h('h2', label), word, enabled.node), tags, advice, numbers.node, bars, rest, keys.node,
 		first.keyless ? null : adding, error,
-		h('footer', ask('Probe', false), ask('Deep probe', true), first.signup && !first.keyless ? away(first.signup, 'Get a key') : null), report, more);
+		h('footer', asks, first.signup && !first.keyless ? away(first.signup, 'Get a key') : null), report, more);
 
 	function update(one) {
 		const [words, tone] = state(one);
@@ -174,7 +198,9 @@ function card(first, done) {
 		limits.update(one);
 		show(own, one.override);
 		advise(advice, one);
-		show(node.querySelector('footer'), one.configured || first.signup);
+		show(numbers.node, one.configured);
+		show(bars, one.configured);
+		for (const ask of asks) show(ask, one.configured);
 	}
 	return { node, update };
 }
@@ -191,13 +217,13 @@ function figures(one) {
 
 /** What to do before it can serve: which variable to set, and where. */
 function advise(node, one) {
-	const wanted = one.configured || !one.enabled ? [] : one.missingVars?.length ? one.missingVars : (one.variables ?? one.envKeys).slice(0, 1);
-	const mark = `${wanted.join()}|${one.configError ?? ''}`;
+	const wanted = one.configured || !one.enabled ? [] : one.missingVars.length ? one.missingVars : one.variables.slice(0, 1);
+	// That a key is missing is said by the line for it.
+	const trouble = one.enabled && one.reason !== 'no_key' ? one.configError : null;
+	const mark = `${wanted.join()}|${trouble}`;
 	if (node.mark === mark) return;
 	node.mark = mark;
 	node.replaceChildren();
-	if (!wanted.length && !one.configError) return;
-	if (one.configError) node.append(h('p', one.configError));
-	if (wanted.length) node.append(h('p.dim', 'Paste a key below, or put this into .env:'),
-		...wanted.map((name) => copyable(`${name}=`, `the line for ${name}`).node));
+	if (trouble) node.append(h('p', trouble));
+	if (wanted.length) node.append(h('p.dim', 'Paste a key below, or put this into .env:'), ...wanted.map((name) => copyable(`${name}=`, `the line for ${name}`).node));
 }

@@ -1,6 +1,6 @@
 // Kept conversations: which there are, what was said, and how to forget them.
 import { api, part } from './api.js';
-import { h, show, text, toast } from './dom.js';
+import { complain, h, show, text, toast } from './dom.js';
 import { bytes, count, whenOf } from './format.js';
 import { button, confirmButton, empty, panel, table } from './parts.js';
 
@@ -42,7 +42,7 @@ export function sessions() {
 			show(reading, true);
 			reading.focus();
 		} catch (error) {
-			toast(error.message, 'bad');
+			complain(error);
 		}
 	}
 	const self = panel({

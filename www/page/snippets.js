@@ -1,5 +1,5 @@
 // What to type into an app: the address, the key, and the few lines for common clients.
-import { h, keyed, show, text } from './dom.js';
+import { h, keyed, show } from './dom.js';
 import { choice, copyable, field, tabs as tabsOf } from './parts.js';
 
 const SNIPPETS = {
@@ -15,7 +15,7 @@ export function snippets(shared) {
 	let kind = 'curl';
 	const address = choice([[`${location.origin}/v1`, `${location.origin}/v1 (as you came here)`]]);
 	const code = copyable('', 'the client snippet');
-	const hint = h('p.dim');
+	const hint = h('p.dim', 'This gateway listens on this machine only. ', h('code', 'freeway init --lan'), ' opens it to your network and makes a key.');
 	const tabs = tabsOf('Client', Object.entries(SNIPPETS).map(([id, [label]]) => [id, label]), (id) => {
 		kind = id;
 		paint();
@@ -31,7 +31,6 @@ export function snippets(shared) {
 		keyed(address, bases.filter((base) => base !== `${location.origin}/v1`), (base) => base, (base) => ({
 			node: h('option', { value: base }, `${base} (on your network)`),
 		}));
-		text(hint, near ? 'This gateway listens on this machine only. `freeway init --lan` opens it to your network and makes a key.' : '');
 		show(hint, near);
 		paint();
 	}

@@ -3,7 +3,7 @@ import { api } from './api.js';
 import { chart } from './chart.js';
 import { h, keyed, show, text, words } from './dom.js';
 import { count, money, ms, percent } from './format.js';
-import { box, button, empty, fold, panel, table, tabs, tiles } from './parts.js';
+import { box, button, empty, facts, fold, panel, table, tabs } from './parts.js';
 
 const RANGES = [['24h', '24 hours'], ['7d', '7 days'], ['30d', '30 days'], ['90d', '90 days']];
 const GROUPS = { provider: ['Provider', 'byProvider'], model: ['Model', 'byModel'], key: ['Key', 'byKey'], client: ['Client', 'byClient'] };
@@ -34,7 +34,7 @@ export function usage() {
 	let group = 'provider';
 	let answer = null;
 	const filters = {};
-	const figures = tiles({ requests: 'requests', tokens: 'tokens', success: 'success', p50: 'latency p50', p95: 'latency p95', first: 'first token p50', saved: 'saved', free: 'cost nothing' });
+	const figures = facts('tiles');
 	const charts = CHARTS.map(chart);
 	const active = h('div.row');
 	const groups = table('Usage by provider, model, key or client', (one) => `${group} ${one.id}`, [['name', filter], ...FIGURES]);
@@ -53,14 +53,15 @@ export function usage() {
 	}
 	function paint() {
 		const { summary, timeline } = answer;
-		figures.set('requests', count(summary.requests), `${count(summary.failed)} failed, ${count(summary.canceled)} canceled`);
-		figures.set('tokens', count(summary.tokensIn + summary.tokensOut), `${count(summary.tokensIn)} in, ${count(summary.tokensOut)} out`);
-		figures.set('success', percent(whole(summary.successRate)));
-		figures.set('p50', ms(summary.latencyMs.p50));
-		figures.set('p95', ms(summary.latencyMs.p95));
-		figures.set('first', ms(summary.firstTokenMs.p50), summary.firstTokenMs.p95 === null ? '' : `p95 ${ms(summary.firstTokenMs.p95)}`);
-		figures.set('saved', money(summary.savedUsd), 'at list prices');
-		figures.set('free', percent(whole(summary.freeShare)), `${count(summary.cached)} from the cache`);
+		figures.update([
+			['requests', count(summary.requests), `${count(summary.failed)} failed, ${count(summary.canceled)} canceled`],
+			['tokens', count(summary.tokensIn + summary.tokensOut), `${count(summary.tokensIn)} in, ${count(summary.tokensOut)} out`],
+			['success', percent(whole(summary.successRate))],
+			['latency p50', ms(summary.latencyMs.p50), `p95 ${ms(summary.latencyMs.p95)}`],
+			['first token p50', ms(summary.firstTokenMs.p50), `p95 ${ms(summary.firstTokenMs.p95)}`],
+			['saved', money(summary.savedUsd), 'at list prices'],
+			['cost nothing', percent(whole(summary.freeShare)), `${count(summary.cached)} from the cache`],
+		]);
 		charts.forEach((one) => one.update(timeline, (point) => tell(point.at)));
 		times.update(timeline.filter((one) => one.requests).reverse());
 		paintGroups();

@@ -32,7 +32,7 @@ function words(one) {
 }
 
 /** The panel. */
-export function log() {
+export function requests() {
 	const list = h('ol.log', { tabindex: -1, 'aria-label': 'Requests, newest first' });
 	const search = finder('Model, provider, client, error…', release);
 	const kind = choice(Object.entries(KINDS).map(([id, [label]]) => [id, label]), { 'aria-label': 'Which requests', onchange: release });
@@ -46,8 +46,8 @@ export function log() {
 		if (!paused) release();
 	}, { 'aria-pressed': 'false' });
 	let paused = false;
-	/** What is drawn while the list holds still. */
-	let held = null;
+	/** What was there when the list was last drawn anew: while it holds still it shows this. */
+	let drawn = [];
 	let due = null;
 	let read = false;
 
@@ -57,23 +57,21 @@ export function log() {
 		return paused || list.querySelector('details[open]') !== null || list.getBoundingClientRect().top < -200;
 	}
 	function release() {
-		held = null;
+		drawn = feed.records.slice();
 		paint();
 	}
 	function paint() {
 		due = null;
 		if (self.node.hidden) return;
-		if (holds() && list.children.length) held ??= feed.records.slice();
-		else held = null;
+		if (!holds()) drawn = feed.records.slice();
 		const wanted = search.value.trim().toLowerCase().split(/\s+/);
-		const source = held ?? feed.records;
-		const fits = source.filter((one) => KINDS[kind.value][1](one) && wanted.every((word) => words(one).includes(word)));
+		const fits = drawn.filter((one) => KINDS[kind.value][1](one) && wanted.every((word) => words(one).includes(word)));
 		const rows = fits.slice(0, ROWS_MAX);
 		keyed(list, rows, (one) => one.key, line);
-		const behind = held ? feed.records.findIndex((one) => one.key === held[0]?.key) : 0;
-		const news = behind < 0 ? feed.records.length : behind;
+		const newest = feed.records.findIndex((one) => one.key === drawn[0]?.key);
+		const news = newest < 0 ? feed.records.length : newest;
 		text(waiting, news === 1 ? '1 new request' : `${news} new requests`);
-		show(waiting, held && news);
+		show(waiting, news);
 		show(nothing, !feed.records.length && read);
 		text(told, fits.length > rows.length ? `The newest ${rows.length} of ${fits.length} that fit; search finds the others.`
 			: feed.records.length && !fits.length ? 'Nothing fits this search.' : '');
