@@ -21,6 +21,7 @@ use crate::http::sock;
 use crate::jobs::{self, Order};
 use crate::logger;
 use crate::relay::gateway::{Gateway, Parts};
+use crate::relay::sessions::{Sessions, SessionsOf};
 use crate::route::live::Live;
 use crate::service::Manager;
 use crate::store::{History, Opened, Store, state};
@@ -121,7 +122,7 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     };
     let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
     let paths = env::places(&process, &current);
-    let Opened { store, state: saved, issues } =
+    let Opened { store, state: saved, sessions, issues } =
         Store::open(&paths.data, History::default()).map_err(|error| Refusal::failed(error.to_string()))?;
     let files = jobs::fingerprint(&paths);
     let (fingerprints, fingerprint_issue) = boxfile::fingerprints(&paths.data);
@@ -144,6 +145,7 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     let mut live = Live::new();
     let useless = state::restore(&saved, &mut live.ledger, &mut live.benches, &mut slots, clock::now());
     store.forget(useless);
+    let sessions = Sessions::restored(sessions, snapshot.settings.sessions, clock::now());
     let (variables, _) = env::variables(&process, &paths.env_file);
     let client = Client::new(ClientConfig::from_variables(&variables))
         .map_err(|error| Refusal::config(format!("FREEWAY_CA_FILE: {error}")))?;
@@ -157,6 +159,7 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
         discovered,
         client,
         store,
+        sessions,
     }));
     save_state_of(&gateway);
     let outcome = listen(&gateway, files, &manager);
@@ -226,6 +229,7 @@ fn save_state_of(gateway: &Arc<Gateway>) {
         });
         taken.into_changes()
     }));
+    gateway.store.save_sessions_from(Box::new(SessionsOf(Arc::downgrade(gateway))));
 }
 
 fn lines(issues: &[Issue]) -> String {

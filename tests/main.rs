@@ -60,6 +60,8 @@ mod e2e {
     mod secrets;
     /// Under a service manager: readiness, watchdog, reload, stop.
     mod service;
+    /// Stored conversations.
+    mod sessions;
     /// The owner's right, and how wrong keys are slowed down.
     mod signin;
     /// How event streams end, well or not, and what fills their silences.

@@ -28,6 +28,12 @@ impl Principal {
     pub fn of(sha256: &[u8; 32]) -> Principal {
         Principal(sha256.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
+
+    /// Reads what [`Display`](fmt::Display) writes.
+    pub fn parse(text: &str) -> Option<Principal> {
+        let digits = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        u64::from_str_radix(text, 16).ok().filter(|_| digits).map(Principal)
+    }
 }
 
 /// Sixteen hexadecimal digits.
@@ -257,7 +263,10 @@ mod tests {
     #[test]
     fn a_principal_is_the_start_of_the_hash() {
         let sha256: [u8; 32] = Sha256::digest("fw-a").into();
-        assert_eq!(Principal::of(&sha256).to_string(), hex(&sha256)[..16]);
+        let principal = Principal::of(&sha256);
+        assert_eq!(principal.to_string(), hex(&sha256)[..16]);
+        assert_eq!(Principal::parse(&principal.to_string()), Some(principal));
+        assert_eq!([Principal::parse("0a"), Principal::parse("+000000000000001")], [None, None]);
     }
 
     #[test]

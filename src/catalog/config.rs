@@ -297,6 +297,13 @@ impl Reader<'_> {
             guard: self.guard(),
             key_health_ms: self.flag("guard.keyHealth").then(|| self.whole("guard.keyHealthIntervalMs")),
             cache: self.cache(),
+            sessions: SessionSettings {
+                days: self.whole("sessions.days"),
+                max: self.size("sessions.max"),
+                bytes: self.size("sessions.mib") << 20,
+            },
+            sticky_ms: self.whole("routing.stickyMs"),
+            handoff: self.flag("routing.handoff"),
             log: LogSettings {
                 level: match self.text("log.level").as_deref() {
                     Some("error") => LogLevel::Error,

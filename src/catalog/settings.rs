@@ -47,6 +47,11 @@ pub struct Settings {
     /// Time between passes over all provider keys; `None` when they are made on demand only.
     pub key_health_ms: Option<u64>,
     pub cache: CacheSettings,
+    pub sessions: SessionSettings,
+    /// A conversation keeps its model until it was not used for this long; 0 never.
+    pub sticky_ms: u64,
+    /// Whether a model that goes on with another's conversation is told so.
+    pub handoff: bool,
     pub log: LogSettings,
 }
 
@@ -271,6 +276,22 @@ impl CacheScope {
             CacheScope::Shared => "shared",
             CacheScope::Key => "key",
         }
+    }
+}
+
+/// `sessions.*`: how much is kept of stored conversations.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionSettings {
+    /// After the last turn.
+    pub days: u64,
+    pub max: usize,
+    /// Text of all of them together.
+    pub bytes: usize,
+}
+
+impl Default for SessionSettings {
+    fn default() -> SessionSettings {
+        SessionSettings { days: 90, max: 1_000, bytes: 64 << 20 }
     }
 }
 

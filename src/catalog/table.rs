@@ -287,6 +287,9 @@ pub static TABLE: &[Row] = &[
     later("context.reserveOutputTokens", Whole(1, 1_000_000), "1024", "Tokens kept free for the answer"),
     later("context.compactModel", Text, "\"fast\"", "Model that writes summaries"),
     later("context.autoCompactAt", Number(0.1, 1.0), "0.8", "Fill at which a summary is made ahead of need"),
+    row("sessions.days", Whole(1, 36_500), "90", "How long conversations are kept after their last turn"),
+    row("sessions.max", Whole(1, 10_000), "1000", "How many conversations are kept"),
+    row("sessions.mib", Whole(1, 10_000), "64", "How much text they may hold, all together"),
     // The caches.
     row(
         "cache.mode",
@@ -320,6 +323,18 @@ pub static TABLE: &[Row] = &[
     later("cache.semantic.model", Text, "\"embed\"", "Embedding model that compares them"),
     later("cache.semantic.maxEntries", Whole(1, 1_000_000), "5000", "How many are kept"),
     // What comes later.
+    row(
+        "routing.stickyMs",
+        Whole(0, DAY_MS),
+        "1800000",
+        "A conversation keeps its model until it was not used for this long; 0 never",
+    ),
+    row(
+        "routing.handoff",
+        Flag,
+        "true",
+        "When another model goes on with a conversation, a note tells it so",
+    ),
     later(
         "routing.exploration",
         Number(0.0, 1.0),

@@ -1,2 +1,3 @@
 //! How much a request holds, and how it fits a model. Pure: no clock, no network, no disk.
+pub mod thread;
 pub mod tokens;

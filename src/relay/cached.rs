@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::flight::{Boarding, Flights, Landing, Member, Route, Shared};
 use super::gateway::Gateway;
+use super::hydrate::Session;
 use super::intake::Prepared;
 use super::outlet::Outlet;
 use super::record::{self, Facts};
@@ -201,14 +202,16 @@ struct Replay<'g> {
     client: Option<Arc<str>>,
     requested: Arc<str>,
     route: Arc<str>,
+    session: Option<Session>,
 }
 
 impl Replay<'_> {
     fn new(gateway: &Gateway, prepared: Prepared, outlet: Outlet) -> Replay<'_> {
-        let Prepared { request, snapshot, requested, route, .. } = prepared;
+        let Prepared { request, snapshot, requested, route, session_id, session, .. } = prepared;
         let Request { id, client, operation, arrived, .. } = request;
         let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
-        Replay { gateway, snapshot, turn, id, client, requested, route }
+        turn.note(|info| info.session = session_id);
+        Replay { gateway, snapshot, turn, id, client, requested, route, session }
     }
 
     /// Gives an answer that `at` gave before, in the form that is asked for now.
@@ -219,6 +222,9 @@ impl Replay<'_> {
             info.model = Some(Arc::clone(&facts.who.model));
             info.cache = Some(tier);
         });
+        if let Some(session) = &self.session {
+            session.keep(body);
+        }
         let fresh = Fresh { id: fresh_id("chatcmpl-"), created_s: clock::now().wall_ms / 1000 };
         if !turn.streams() {
             let body = replay::whole(body, &fresh);

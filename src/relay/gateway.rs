@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::cached::Answers;
 use super::findings::FoundLog;
 use super::record::TurnLog;
+use super::sessions::Sessions;
 use crate::base::clock;
 use crate::catalog::Issue;
 use crate::catalog::discovery::{Discovered, DiscoveredList};
@@ -51,6 +52,10 @@ pub struct Gateway {
     pub store: Store,
     pub turns: TurnLog,
     pub answers: Answers,
+    /// Stored conversations.
+    pub sessions: Sessions,
+    /// Memory that the conversations of requests in flight hold.
+    pub lent_bytes: AtomicUsize,
     pub counts: Counts,
     /// What callers have had. Asked only where something is limited.
     pub limiter: Mutex<Limiter>,
@@ -100,13 +105,24 @@ pub struct Parts {
     pub discovered: Discovered,
     pub client: Client,
     pub store: Store,
+    pub sessions: Sessions,
 }
 
 impl Gateway {
     /// The gateway of its parts.
     pub fn new(parts: Parts) -> Gateway {
-        let Parts { current, process, fingerprints, slots, snapshot, live, discovered, client, store } =
-            parts;
+        let Parts {
+            current,
+            process,
+            fingerprints,
+            slots,
+            snapshot,
+            live,
+            discovered,
+            client,
+            store,
+            sessions,
+        } = parts;
         Gateway {
             data: snapshot.paths.data.clone(),
             current,
@@ -122,6 +138,8 @@ impl Gateway {
             checked_at_ms: AtomicU64::new(0),
             client,
             store,
+            sessions,
+            lent_bytes: AtomicUsize::new(0),
             turns: TurnLog::new(clock::now().wall_ms),
             answers: Answers::default(),
             counts: Counts::default(),
@@ -167,6 +185,7 @@ impl Gateway {
             previous: Some(&previous),
         };
         let snapshot = Arc::new(load::load(&inputs, &mut slots)?);
+        self.sessions.set(snapshot.settings.sessions);
         *self.snapshot.write() = Arc::clone(&snapshot);
         self.turns.changed("reload");
         Ok(snapshot)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::cached::{self, Answers, Hit};
 use super::flight::{Boarding, Landing, Lead, Member};
 use super::gateway::Gateway;
+use super::hydrate::{self, Session};
 use super::outlet::Outlet;
 use super::story;
 use super::turn::Request;
@@ -14,6 +15,7 @@ use crate::catalog::names::Resolution;
 use crate::route::plan::Ask;
 use crate::route::terminal;
 use crate::upstream::cut::Cut;
+use crate::wire::error::ApiError;
 
 /// A request that is understood.
 pub struct Prepared {
@@ -26,6 +28,11 @@ pub struct Prepared {
     pub requested: Arc<str>,
     /// `x-freeway-route`.
     pub route: Arc<str>,
+    /// The id of the stored conversation that the request names.
+    pub session_id: Option<Arc<str>>,
+    pub session: Option<Session>,
+    /// Why it is not served at all.
+    pub refusal: Option<ApiError>,
     /// Under which key its answer is to be kept, if it may be.
     pub key: Option<Key>,
 }
@@ -60,9 +67,9 @@ impl Course {
 }
 
 /// Settles what needs no upstream.
-pub fn settle(gateway: &Gateway, request: Request) -> Course {
+pub fn settle(gateway: &Arc<Gateway>, request: Request) -> Course {
     let mut prepared = prepare(gateway, request);
-    if terminal::is_unmatched(&prepared.resolution) {
+    if prepared.refusal.is_some() || terminal::is_unmatched(&prepared.resolution) {
         return Course::Refuse(prepared);
     }
     prepared.key = cached::key_of(&prepared);
@@ -97,8 +104,14 @@ fn look(answers: &Answers, prepared: &Prepared, key: &Key) -> Option<Hit> {
 }
 
 /// Finds out what `request` means.
-fn prepare(gateway: &Gateway, request: Request) -> Prepared {
+fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared {
     let snapshot = gateway.snapshot();
+    let (session_id, hydrated) = hydrate::hydrate(gateway, &mut request, &snapshot.settings).unzip();
+    let (session, refusal) = match hydrated {
+        Some(Ok(session)) => (Some(session), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
     let ask = request.operation.ask();
     let (model, models) = request.operation.asked();
     let (names, catalog, settings) = (&snapshot.names, &snapshot.catalog, &snapshot.settings);
@@ -111,7 +124,7 @@ fn prepare(gateway: &Gateway, request: Request) -> Prepared {
         (models.join(", ").into(), names.resolve_list(catalog, settings, models, ask.kind))
     };
     let route = resolution.route.as_str().into();
-    Prepared { request, snapshot, ask, resolution, requested, route, key: None }
+    Prepared { request, snapshot, ask, resolution, requested, route, session_id, session, refusal, key: None }
 }
 
 /// A model string that the client's key may not use: for it, there is no such model.

@@ -22,6 +22,8 @@ pub struct RouteInfo {
     pub elapsed_ms: u64,
     /// Failed hops, each `provider/model:cause`.
     pub trail: Vec<String>,
+    /// The stored conversation that the request belongs to.
+    pub session: Option<Arc<str>>,
     /// Whether the token counts of a whole answer were guessed.
     pub usage_estimated: bool,
     /// Where the answer came from, when nobody was called for it.
@@ -45,6 +47,9 @@ impl RouteInfo {
         if !self.trail.is_empty() {
             let last = self.trail.len().saturating_sub(TRAIL_MAX);
             put("x-freeway-trail", &self.trail[last..].join(", "));
+        }
+        if let Some(session) = &self.session {
+            put("x-freeway-session", session);
         }
         if let Some(cache) = self.cache {
             headers.push(("x-freeway-cache", Cow::Borrowed(cache.name())));

@@ -15,6 +15,7 @@ use super::books::Books;
 use super::cached;
 use super::flight::{Landing, Lead, Shared};
 use super::gateway::Gateway;
+use super::hydrate::Session;
 use super::intake::Prepared;
 use super::outlet::Outlet;
 use super::record;
@@ -42,10 +43,14 @@ use crate::wire::usage::Usage;
 /// Serves a request into `outlet`, and tells those who wait for the same of it. `own` is cut when its client leaves,
 /// which ends upstream calls unless others wait.
 pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outlet: Outlet, own: &Arc<Cut>) {
-    let Prepared { request, snapshot, ask, resolution, requested, route, key } = prepared;
-    let Request { id, client, principal: _, client_key: _, body, operation, controls, arrived, admitted } =
-        request;
+    let Prepared { request, snapshot, ask, resolution, requested, route, session_id, session, refusal, key } =
+        prepared;
+    let Request { id, client, body, operation, controls, arrived, admitted, .. } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
+    turn.note(|info| info.session = session_id);
+    if session.is_some() {
+        turn.keep_answer();
+    }
     let cut = match &mut lead {
         Some(lead) => lead.take_off(own),
         None => Arc::clone(own),
@@ -69,8 +74,12 @@ pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outle
         lead,
         cut: &cut,
         own,
+        session,
     };
-    story.tell(&controls);
+    match refusal {
+        Some(error) => story.refuse(&error, None, None, None),
+        None => story.tell(&controls),
+    }
 }
 
 /// Everything that the attempts of one turn share.
@@ -96,6 +105,7 @@ struct Story<'a> {
     cut: &'a Arc<Cut>,
     /// Tells that the client of this turn has left, though others may still be there.
     own: &'a Cut,
+    session: Option<Session>,
 }
 
 /// With whom an attempt was made.
@@ -198,10 +208,7 @@ impl Story<'_> {
             first_byte: self.first_byte(provider.timeouts.first_byte_ms),
             budget_ends: clock::instant() + Duration::from_millis(budget_ms),
         };
-        let served = |failover: &Failover, usage, last: &Last<'_>| {
-            self.keep_answer(with.at, usage, last);
-            self.record_served(failover, with, usage)
-        };
+        let served = |failover: &Failover, usage, last: &Last<'_>| self.served(failover, with, usage, last);
         let mut books = Books {
             gateway: self.gateway,
             catalog,
@@ -238,10 +245,20 @@ impl Story<'_> {
         Told::More
     }
 
+    /// Keeps what is to be kept of a turn whose answer is whole and about to leave.
+    fn served(&self, failover: &Failover, with: With, usage: Usage, last: &Last<'_>) {
+        if let Some(answer) = self.turn.whole_answer(last) {
+            if let Some(session) = self.session.as_ref().filter(|_| !self.own.is_cut()) {
+                session.keep(&answer);
+            }
+            self.keep_answer(with.at, usage, &answer);
+        }
+        self.record_served(failover, with, usage);
+    }
+
     /// Keeps the answer that is about to leave, and gives it to those who wait for the same.
-    fn keep_answer(&self, at: ModelIx, usage: Usage, last: &Last<'_>) {
+    fn keep_answer(&self, at: ModelIx, usage: Usage, answer: &[u8]) {
         let Some(key) = self.key else { return };
-        let Some(body) = self.turn.whole_answer(last) else { return };
         let catalog = &self.snapshot.catalog;
         let who =
             Who { provider: Arc::clone(&catalog.provider(at).id), model: Arc::clone(&catalog.model(at).id) };
@@ -253,7 +270,7 @@ impl Story<'_> {
             estimated: usage.estimated,
             made_ms: clock::now().wall_ms,
         };
-        let body: Arc<[u8]> = cached::with_usage(&body, self.turn.usage(), usage).into();
+        let body: Arc<[u8]> = cached::with_usage(answer, self.turn.usage(), usage).into();
         if !self.turn.is_spoiled() {
             self.gateway.answers.keep(&self.snapshot.settings.cache, key, facts.clone(), &body);
         }

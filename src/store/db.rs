@@ -16,11 +16,12 @@ use rusqlite::{
 
 use super::Trouble;
 use super::row::{Row, RowCache, RowKind, RowOutcome, RowRefit};
+use super::sessions::{self, SessionChange, SessionRow, Stored};
 use crate::base::calendar;
 use crate::base::text::fresh_id;
 
 /// Numbered migrations: the database stands at version n when the first n have run.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = ["
     -- With a row id, so that a value of a few hundred bytes stays in one page and what came together lies together.
     CREATE TABLE state (key TEXT NOT NULL UNIQUE, value TEXT NOT NULL) STRICT;
     -- One row: which database this is, so that the journal beside it is known to be its own.
@@ -37,7 +38,7 @@ const MIGRATIONS: [&str; 1] = ["
         latency_ms INTEGER NOT NULL, first_ms INTEGER, attempts INTEGER NOT NULL,
         requested TEXT, error TEXT, trail TEXT
     ) STRICT;
-"];
+", sessions::SCHEMA];
 
 /// Small pages: what changes every ten seconds is one or two of them, and each is written whole.
 const PAGE_BYTES: u32 = 1_024;
@@ -188,11 +189,12 @@ impl Db {
         Ok(entries)
     }
 
-    /// Writes both in one transaction.
+    /// Writes all of it in one transaction.
     pub fn write<'r>(
         &mut self,
         state: &StateChanges,
         rows: impl IntoIterator<Item = &'r Row>,
+        sessions: &[SessionChange],
     ) -> Result<(), Failure> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         write_state(&transaction, state)?;
@@ -201,6 +203,7 @@ impl Db {
             inserter.insert(row)?;
         }
         let (fresh_names, last_row_id) = inserter.done();
+        sessions::write(&transaction, sessions)?;
         transaction.commit()?;
         // Only now: a number that was rolled back must not be remembered.
         self.last_row_id = last_row_id;
@@ -209,6 +212,11 @@ impl Db {
         }
         self.names.extend(fresh_names.into_iter().take(NAMES_CACHED_MAX));
         Ok(())
+    }
+
+    /// Every stored conversation.
+    pub fn sessions(&self) -> Result<Vec<SessionRow>, Failure> {
+        sessions::rows(&self.connection)
     }
 
     /// The last rows, newest first.
@@ -231,6 +239,8 @@ impl Db {
             self.connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
         };
         let used_bytes = (pages("page_count")? - pages("freelist_count")?) * i64::from(PAGE_BYTES);
+        // Conversations have a bound of their own. They take less room than their text is long.
+        let used_bytes = used_bytes - sessions::text_bytes(&self.connection)?;
         let crowded = used_bytes > i64::try_from(bytes_max).unwrap_or(i64::MAX);
         let oldest_id = if crowded { i64::MAX } else { row_id(oldest_ms) };
         let deleted = self.connection.execute(
@@ -253,6 +263,13 @@ impl Db {
     pub fn limit_pages(&self, pages: u32) {
         self.connection.execute_batch(&format!("PRAGMA max_page_count={pages}")).expect("a plain setting");
     }
+}
+
+/// Reads a conversation over a connection of its own, which waits neither for the writer nor for what it is writing.
+pub fn read_session(path: &Path, number: u64, busy: Duration) -> Result<Option<Stored>, Failure> {
+    let connection = Connection::open_with_flags_and_vfs(path, OpenFlags::SQLITE_OPEN_READ_ONLY, VFS)?;
+    connection.busy_timeout(busy)?;
+    sessions::read(&connection, number)
 }
 
 fn migrate(connection: &mut Connection) -> Result<(), Failure> {
@@ -529,10 +546,10 @@ mod tests {
             ..sample(4)
         };
         let rows = [sample(1), sample(2), sample(3), sparse];
-        db.write(&StateChanges::new(), &rows[..2]).expect("written");
+        db.write(&StateChanges::new(), &rows[..2], &[]).expect("written");
         db.close().expect("closed");
         let mut db = open(&folder);
-        db.write(&StateChanges::new(), &rows[2..]).expect("written");
+        db.write(&StateChanges::new(), &rows[2..], &[]).expect("written");
         let mut expected = rows.to_vec();
         expected.reverse();
         assert_eq!(db.recent(9).expect("read"), expected);
@@ -548,17 +565,17 @@ mod tests {
         // In one millisecond, a little late, after a step back of a day, and at the same time again.
         let times = [start, start, start, start - 900, start - 86_400_000, start - 86_400_000, start];
         for time in times {
-            db.write(&StateChanges::new(), [&at(time)]).expect("written");
+            db.write(&StateChanges::new(), [&at(time)], &[]).expect("written");
         }
         let mut kept: Vec<u64> = db.recent(9).expect("read").iter().map(|row| row.ended_ms).collect();
         kept.reverse();
         assert_eq!(kept, [start - 86_400_000, start - 86_400_000, start, start, start, start, start]);
         // More rows in one millisecond than it has numbers for.
         let burst: Vec<Row> = (0..200).map(|_| at(start + 5_000)).collect();
-        db.write(&StateChanges::new(), &burst).expect("written");
+        db.write(&StateChanges::new(), &burst, &[]).expect("written");
         assert_eq!(db.recent(1_000).expect("read").len(), times.len() + burst.len());
         for _ in 0..4 {
-            db.write(&StateChanges::new(), [&at(u64::MAX)]).expect("even an absurd time is written");
+            db.write(&StateChanges::new(), [&at(u64::MAX)], &[]).expect("even an absurd time is written");
         }
     }
 
@@ -569,12 +586,12 @@ mod tests {
         db.limit_pages(12);
         let state = StateChanges::from([("a".to_owned(), Some("1".to_owned()))]);
         let many: Vec<Row> = (0..2_000).map(sample).collect();
-        let failure = db.write(&state, &many).expect_err("the disk is full");
+        let failure = db.write(&state, &many, &[]).expect_err("the disk is full");
         assert_eq!(failure.trouble(), Trouble::DiskFull);
         assert!(db.recent(9).expect("read").is_empty());
         assert!(db.state().expect("read").is_empty());
         db.limit_pages(100_000);
-        db.write(&state, &many).expect("written");
+        db.write(&state, &many, &[]).expect("written");
         assert_eq!(db.recent(3_000).expect("read").len(), 2_000);
         assert_eq!(db.recent(1).expect("read")[0].route.as_ref(), "alias:fast", "names were not lost");
     }
@@ -584,9 +601,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut db = open(&folder);
         let change = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
-        db.write(&StateChanges::from([change("a", Some("1")), change("b", Some("2"))]), []).expect("written");
-        db.write(&StateChanges::from([change("a", Some("3")), change("b", None), change("c", None)]), [])
+        db.write(&StateChanges::from([change("a", Some("1")), change("b", Some("2"))]), [], &[])
             .expect("written");
+        db.write(
+            &StateChanges::from([change("a", Some("3")), change("b", None), change("c", None)]),
+            [],
+            &[],
+        )
+        .expect("written");
         assert_eq!(db.state().expect("read"), BTreeMap::from([("a".to_owned(), "3".to_owned())]));
     }
 
@@ -595,13 +617,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut db = open(&folder);
         let rows: Vec<Row> = (0..5_000).map(sample).collect();
-        db.write(&StateChanges::new(), &rows).expect("written");
+        db.write(&StateChanges::new(), &rows, &[]).expect("written");
         let oldest_ms = rows[100].ended_ms;
         assert!(!db.forget(oldest_ms, u64::MAX).expect("removed"));
         let kept = db.recent(10_000).expect("read");
         assert_eq!((kept.len(), kept.last()), (4_900, Some(&rows[100])));
         let mut turns = 0;
-        while db.forget(0, 100_000).expect("removed") {
+        while db.forget(0, 120_000).expect("removed") {
             turns += 1;
             assert!(turns < 10, "it ends");
         }

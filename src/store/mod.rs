@@ -9,6 +9,7 @@
 mod db;
 mod journal;
 pub mod row;
+pub mod sessions;
 pub mod state;
 mod writer;
 
@@ -28,6 +29,7 @@ use crate::catalog::{Issue, IssueLevel};
 pub use db::StateChanges;
 use journal::MEMORY_FOLDER;
 pub use row::{Row, RowCache, RowKind, RowOutcome, RowRefit};
+use sessions::{SessionRow, SessionSource, Stored};
 use writer::{Message, Pace, ROWS_BATCH, ROWS_HELD_MAX, Waiting, Writer};
 
 const DATABASE: &str = "freeway.db";
@@ -162,6 +164,8 @@ pub struct Store {
     messages: Sender<Message>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    path: PathBuf,
+    busy: Duration,
 }
 
 /// A store as it was found.
@@ -170,6 +174,8 @@ pub struct Opened {
     pub store: Store,
     /// What was saved, for [`state::restore`].
     pub state: BTreeMap<String, String>,
+    /// Conversations that were saved, without their text.
+    pub sessions: Vec<SessionRow>,
     /// What went wrong and was got over.
     pub issues: Vec<Issue>,
 }
@@ -199,8 +205,10 @@ impl Store {
         };
         let path = folder.join(DATABASE);
         let shared = Arc::new(Shared::default());
-        let mut writer = Writer::new(path, memory.to_owned(), history, pace, Arc::clone(&shared), lock);
+        let mut writer =
+            Writer::new(path.clone(), memory.to_owned(), history, pace, Arc::clone(&shared), lock);
         let state = writer.open();
+        let sessions = writer.session_rows();
         if let Some(found) = writer.take_damage() {
             note(IssueLevel::Warning, found);
         }
@@ -212,14 +220,32 @@ impl Store {
             .name("store".into())
             .spawn(move || writer.run(&inbox))
             .expect("the operating system starts a thread at start-up");
-        let store = Store { messages, shared, thread: Mutex::new(Some(thread)) };
-        Ok(Opened { store, state, issues })
+        let store = Store { messages, shared, thread: Mutex::new(Some(thread)), path, busy: pace.busy };
+        Ok(Opened { store, state, sessions, issues })
     }
 
     /// Tells where the writer gets the state that it saves. Until then it saves rows only.
     pub fn save_from(&self, source: StateSource) {
         // A writer that is gone is told by its health.
         let _ = self.messages.send(Message::Source(source));
+    }
+
+    /// Tells where the writer gets conversations from.
+    pub fn save_sessions_from(&self, source: Box<dyn SessionSource>) {
+        // A writer that is gone is told by its health.
+        let _ = self.messages.send(Message::Sessions(source));
+    }
+
+    /// Much text waits for the disk. Does not wait.
+    pub fn much_waits(&self) {
+        // When the channel is full, the writer has reasons enough to look.
+        let _ = self.messages.try_send(Message::Batch);
+    }
+
+    /// Reads a conversation from the disk, on the thread that asks; `None` when it is not there. The error is for the
+    /// owner.
+    pub fn session(&self, number: u64) -> Result<Option<Stored>, String> {
+        db::read_session(&self.path, number, self.busy).map_err(|error| error.to_string())
     }
 
     /// Hands in a row. Never waits; a row that finds the list full is dropped and counted.

@@ -17,6 +17,7 @@ use rusqlite::Connection;
 use super::db::{self, Db, Failure, StateChanges};
 use super::journal::Journal;
 use super::row::Row;
+use super::sessions::{SessionChange, SessionRow, SessionSource};
 use super::{Extent, History, Shared, StateSource, Trouble};
 use crate::base::clock;
 
@@ -77,6 +78,7 @@ pub enum Message {
     /// Enough rows for a batch are waiting.
     Batch,
     Source(StateSource),
+    Sessions(Box<dyn SessionSource>),
     SaveNow,
     Forget(Vec<String>),
     Recent {
@@ -100,6 +102,9 @@ pub struct Writer {
     /// `None` while there is no place for it; then state goes to the disk every time.
     journal: Option<Journal>,
     source: Option<StateSource>,
+    sessions: Option<Box<dyn SessionSource>>,
+    /// The file is new, and has none of the conversations.
+    needs_sessions: bool,
     /// State that the disk does not have yet, and since when.
     state: StateChanges,
     state_since: Option<Instant>,
@@ -140,6 +145,8 @@ impl Writer {
             db: None,
             journal: None,
             source: None,
+            sessions: None,
+            needs_sessions: false,
             state: StateChanges::new(),
             state_since: None,
             needs_everything: false,
@@ -192,6 +199,12 @@ impl Writer {
         Ok(())
     }
 
+    /// The conversations that the database has.
+    pub fn session_rows(&self) -> Vec<SessionRow> {
+        // A database that cannot be read tells so at the next write.
+        self.db.as_ref().and_then(|db| db.sessions().ok()).unwrap_or_default()
+    }
+
     /// What was damaged when the store was opened, if anything.
     pub fn take_damage(&mut self) -> Option<String> {
         self.damage.take()
@@ -217,6 +230,7 @@ impl Writer {
         loop {
             match inbox.recv_deadline(self.next_due()) {
                 Ok(Message::Source(source)) => self.source = Some(source),
+                Ok(Message::Sessions(source)) => self.sessions = Some(source),
                 Ok(Message::SaveNow) => {
                     self.state_due = clock::instant();
                     self.urgent = true;
@@ -249,7 +263,7 @@ impl Writer {
             return;
         }
         let look = self.state_due <= now || self.retry.is_some();
-        let batch = self.shared.waiting.lock().rows.len() >= ROWS_BATCH;
+        let batch = self.shared.waiting.lock().rows.len() >= ROWS_BATCH || self.sessions_waiting().1;
         if look || batch {
             self.state_due = now + self.pace.state_every;
             let changed = self.fetch_state();
@@ -274,8 +288,19 @@ impl Writer {
             || self.retry.is_some()
             || too_old(self.state_since)
             || too_old(self.shared.waiting.lock().since)
+            || too_old(self.sessions_waiting().0)
             || (self.journal.is_none() && !self.state.is_empty())
             || self.state.len() >= STATE_BATCH
+    }
+
+    fn sessions_waiting(&self) -> (Option<Instant>, bool) {
+        self.sessions.as_ref().map_or((None, false), |source| source.waiting())
+    }
+
+    /// What became of conversations; whether it was written has to be told.
+    fn take_sessions(&mut self) -> Vec<SessionChange> {
+        let extent = if self.needs_sessions { Extent::Everything } else { Extent::Changes };
+        self.sessions.as_ref().map(|source| source.take(extent, clock::now())).unwrap_or_default()
     }
 
     /// Fetches what changed; true when something did.
@@ -306,14 +331,21 @@ impl Writer {
         if self.db.is_none() && !self.reopen() {
             return;
         }
+        let sessions = self.take_sessions();
         let Some(db) = &mut self.db else { return };
         let taken = std::mem::take(&mut *self.shared.waiting.lock());
         // After a failure an empty transaction shows whether the database can be written again.
-        if taken.rows.is_empty() && self.state.is_empty() && self.retry.is_none() {
+        let nothing = taken.rows.is_empty() && self.state.is_empty() && sessions.is_empty();
+        if nothing && self.retry.is_none() {
             return;
         }
-        match db.write(&self.state, &taken.rows) {
+        let written = db.write(&self.state, &taken.rows, &sessions);
+        if let Some(source) = &self.sessions {
+            source.written(written.is_ok());
+        }
+        match written {
             Ok(()) => {
+                self.needs_sessions = false;
                 self.state.clear();
                 self.state_since = None;
                 self.urgent = false;
@@ -361,6 +393,7 @@ impl Writer {
         match Db::open(&self.path, self.pace.busy).and_then(|opened| self.use_db(opened)) {
             Ok(()) => {
                 self.needs_everything = true;
+                self.needs_sessions = true;
                 self.fetch_state();
                 self.recovered();
                 true
@@ -412,7 +445,11 @@ impl Writer {
 
     /// True when more rows are to be removed.
     fn forget_rows(&mut self) -> bool {
-        let wall_ms = clock::now().wall_ms;
+        let now = clock::now();
+        if let Some(source) = &self.sessions {
+            source.forget(now);
+        }
+        let wall_ms = now.wall_ms;
         let Some(db) = &mut self.db else { return false };
         if wall_ms < EARLIEST_MS {
             return false;

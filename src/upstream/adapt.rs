@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn whatever_is_accepted_leaves_well_formed() {
-        let good = r#"{"model":"m","max_tokens":1e1,"tools":[],"stop":null,"session":"s","messages":[{"role":"developer","content":["d"]},{"role":"user","content":[{"text":"t"},{"type":"text","text":"u"}],"x":1},{"role":"assistant","content":"","tool_calls":[{"id":"call_12","function":{"name":"f","arguments":{"a":1}}},{"function":{"name":"g"}}]},{"role":"tool","tool_call_id":"call_12","content":null},{"role":"tool","content":"y"}]}"#;
+        let good = r#"{"model":"m","max_tokens":1e1,"tools":[],"stop":null,"session":"","messages":[{"role":"developer","content":["d"]},{"role":"user","content":[{"text":"t"},{"type":"text","text":"u"}],"x":1},{"role":"assistant","content":"","tool_calls":[{"id":"call_12","function":{"name":"f","arguments":{"a":1}}},{"function":{"name":"g"}}]},{"role":"tool","tool_call_id":"call_12","content":null},{"role":"tool","content":"y"}]}"#;
         let strict = Quirks {
             drop_message_fields: vec!["x".into(), "name".into()],
             flatten_content: true,

@@ -31,8 +31,8 @@ pub struct ChatFacts {
     pub stream: bool,
     /// `stream_options.include_usage`.
     pub include_usage: bool,
-    /// The thread that the client names in the body.
-    pub session: Option<String>,
+    /// The conversation that the client names in the body.
+    pub session: Option<SessionField>,
     /// Whether tools are declared.
     pub tools: bool,
     /// Whether JSON output is asked for.
@@ -71,6 +71,24 @@ pub struct Shape {
     /// Something that every upstream wants mended: a tool call without id or type, arguments that are no text, a
     /// result without content, a part without type, an empty `tool_calls`.
     pub untidy: bool,
+}
+
+/// The `session` of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionField {
+    /// Trimmed, not empty.
+    pub id: String,
+    /// What the client says that its messages are; `None` leaves it to what stands in them.
+    pub mode: Option<SessionMode>,
+}
+
+/// What becomes of a stored conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionMode {
+    /// The messages are new ones.
+    Append,
+    /// The messages are all there are.
+    Replace,
 }
 
 impl ChatFacts {
@@ -177,18 +195,28 @@ fn read_include_usage(body: &Body) -> Result<bool, ApiError> {
     }
 }
 
-/// `session` is an id, or an object with one.
-fn read_session(body: &Body) -> Result<Option<String>, ApiError> {
+/// `session` is an id, or an object with an id and perhaps a mode.
+fn read_session(body: &Body) -> Result<Option<SessionField>, ApiError> {
     let Some(raw) = body.given("session") else { return Ok(None) };
-    let id = if raw.starts_with(b"{") { json::member(raw, "id") } else { Some(raw) };
-    let id = id
-        .and_then(json::text)
-        .ok_or_else(|| bad("session", "`session` must be a text or {\"id\": text}"))?;
+    let (id, mode) = if raw.starts_with(b"{") {
+        let given = |name| json::member(raw, name).filter(|raw| *raw != b"null");
+        let id = given("id").and_then(json::text);
+        (id.ok_or_else(|| bad("session.id", "`session.id` must be a text"))?, given("mode"))
+    } else {
+        let shape = "`session` must be a text or an object with an `id`";
+        (json::text(raw).ok_or_else(|| bad("session", shape))?, None)
+    };
+    let mode = match mode.map(|raw| json::text(raw).unwrap_or_default()).as_deref() {
+        None => None,
+        Some("append") => Some(SessionMode::Append),
+        Some("replace") => Some(SessionMode::Replace),
+        Some(_) => return Err(bad("session.mode", "`session.mode` must be append or replace")),
+    };
     let id = id.trim();
     if id.len() > SESSION_MAX {
         return Err(bad("session", format!("`session` is longer than {SESSION_MAX} bytes")));
     }
-    Ok((!id.is_empty()).then(|| id.to_owned()))
+    Ok((!id.is_empty()).then(|| SessionField { id: id.to_owned(), mode }))
 }
 
 fn read_json_mode(body: &Body) -> Result<bool, ApiError> {
@@ -309,17 +337,42 @@ mod tests {
         .expect("fine");
         assert_eq!((facts.model.as_str(), facts.n), ("mA", 2));
         assert_eq!(facts.models, ["a", "b"]);
-        assert_eq!(facts.session.as_deref(), Some("s"));
+        assert_eq!(facts.session, Some(SessionField { id: "s".into(), mode: None }));
         assert!(facts.stream && facts.include_usage && facts.tools && facts.json);
         assert!(facts.tally.ascii > 60);
-        assert_eq!(
-            with(r#","session":{"id":"t","mode":"append"}"#).expect("fine").session.as_deref(),
-            Some("t")
-        );
         assert_eq!(
             with(r#","session":"  ","model":7"#).map(|f| (f.session, f.model)).ok(),
             Some((None, "auto".into()))
         );
+    }
+
+    #[test]
+    fn a_session_is_an_id_or_an_object_with_one() {
+        let check = |session: &str, id: &str, mode: Option<SessionMode>| {
+            let found = with(&format!(r#","session":{session}"#)).expect(session).session;
+            assert_eq!(found, Some(SessionField { id: id.into(), mode }), "{session}");
+        };
+        check(r#""a""#, "a", None);
+        check(r#"{"id":" a/b "}"#, "a/b", None);
+        check(r#"{"id":"a","mode":null,"more":1}"#, "a", None);
+        check(r#"{"id":"a","mode":"append"}"#, "a", Some(SessionMode::Append));
+        check(r#"{"mode":"replace","id":"a"}"#, "a", Some(SessionMode::Replace));
+        check(&format!("\"{}\"", "x".repeat(SESSION_MAX)), &"x".repeat(SESSION_MAX), None);
+        for none in [r#""""#, r#"" ""#, r#"{"id":""}"#, "null"] {
+            assert_eq!(with(&format!(r#","session":{none}"#)).expect(none).session, None, "{none}");
+        }
+        let refused = |session: &str, param: &str| {
+            let error = with(&format!(r#","session":{session}"#)).expect_err(session);
+            assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{session}");
+        };
+        refused("7", "session");
+        refused(r#"["a"]"#, "session");
+        refused("true", "session");
+        refused("{}", "session.id");
+        refused(r#"{"id":7}"#, "session.id");
+        refused(r#"{"id":"a","mode":"prepend"}"#, "session.mode");
+        refused(r#"{"id":"a","mode":1}"#, "session.mode");
+        refused(&format!("\"{}\"", "x".repeat(SESSION_MAX + 1)), "session");
     }
 
     #[test]

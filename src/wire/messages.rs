@@ -276,7 +276,8 @@ impl<'a, 'f> Messages<'a, 'f> {
         } else {
             self.call_ids.contains(&id)
         };
-        if !answers {
+        // The call may stand in the stored part of a conversation, with which all is read again.
+        if !answers && self.facts.session.is_none() {
             let message = if id.is_empty() {
                 format!("`messages[{at}]` is a tool result without a tool_call_id")
             } else {
