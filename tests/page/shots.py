@@ -84,7 +84,7 @@ def traffic(world):
         world.chat(words, model=["fast", "auto", "big", "mistral/mistral-small-latest"][number % 4], temperature=0.7, stream=number % 3 == 0)
     for _ in range(3):
         world.chat("What is the capital of France?", temperature=0)
-    world.mocks["groq"].control(byModel={"llama-3.3-70b-versatile": [{"status": 429, "headers": {"retry-after": "340"}, "body": {"error": {"message": "Rate limit reached for tokens per minute"}}}]})
+    world.mocks["mistral"].control(byModel={"mistral-small-latest": [{"status": 429, "headers": {"retry-after": "340"}, "body": {"error": {"message": "Rate limit reached for tokens per minute"}}}]})
     for number, words in enumerate(QUESTIONS):
         world.chat(words, model="fast", temperature=0.7, session="balcony" if number % 2 else "letters")
     world.chat("nobody has this", model="gpt-17")
@@ -127,7 +127,11 @@ def main():
             visitor = Visitor(browser, world.url, width=width, height=height, scheme=scheme)
             sign_in(visitor)
             settle(visitor, panel)
-            visitor.page.screenshot(path=folder / file, full_page=not given.readme)
+            if not given.readme:
+                # The window as tall as the page: what lies below the window is not painted.
+                visitor.page.set_viewport_size({"width": width, "height": max(height, visitor.page.evaluate("document.body.scrollHeight"))})
+                visitor.page.wait_for_timeout(300)
+            visitor.page.screenshot(path=folder / file)
             visitor.close()
             print(folder / file)
         first_run(browser, given, folder)

@@ -15,7 +15,7 @@ BINARIES = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", TOP / "target")) / "d
 ADMIN_KEY = "admin-key-of-the-page-test"
 CLIENT_KEY = "fw-client-of-the-page-test"
 # Longest that anything on the page may take to happen, in milliseconds.
-PATIENCE_MS = 10_000
+PATIENCE_MS = 30_000
 
 
 def arguments(**more):
