@@ -382,7 +382,15 @@ fn the_readme_names_only_commands_that_exist() {
 #[test]
 fn the_documents_point_only_at_files_that_exist() {
     let mut offenders = Vec::new();
-    for document in ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "tests/bench/README.md"] {
+    for document in [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        "tests/bench/README.md",
+        "docs/SECURITY.md",
+        "docs/ADDING-A-PROVIDER.md",
+    ] {
         let text =
             fs::read_to_string(top().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"));
         let folders = ["src/", "tests/", "providers/", "docs/", "mock/"];
@@ -402,6 +410,28 @@ fn the_documents_point_only_at_files_that_exist() {
 
 /// The page of settings is made from the table in the code. After a change there, run this test with
 /// `FREEWAY_WRITE_DOCS=1` in the environment, and commit the page.
+#[test]
+fn the_guide_to_providers_names_only_fields_that_exist() {
+    let guide = fs::read_to_string(top().join("docs/ADDING-A-PROVIDER.md")).expect("the guide is there");
+    let schema = fs::read_to_string(top().join("providers/_schema.json")).expect("the schema is there");
+    // Names that the guide makes up for its examples.
+    let made_up = ["x-team", "seed", "safe_prompt", "temperature", "out of neurons", "home", "work"];
+    let mut fields: Vec<&str> = guide
+        .split('"')
+        .zip(guide.split('"').skip(1))
+        .filter(|(_, after)| after.starts_with(':'))
+        .map(|(name, _)| name)
+        .collect();
+    fields.sort_unstable();
+    fields.dedup();
+    assert!(fields.len() > 25, "the guide has examples of most fields: {fields:?}");
+    let unknown: Vec<&&str> = fields
+        .iter()
+        .filter(|name| !made_up.contains(name) && !schema.contains(&format!("\"{name}\":")))
+        .collect();
+    assert!(unknown.is_empty(), "fields of the guide that the schema does not know: {unknown:?}");
+}
+
 #[test]
 fn the_page_of_settings_is_the_table() {
     let page = top().join("docs/settings.md");
