@@ -15,6 +15,7 @@ use crate::catalog::env::Paths;
 use crate::catalog::overrides;
 use crate::discover::{self, Which};
 use crate::health;
+use crate::http::alerts;
 use crate::logger;
 use crate::relay::gateway::Gateway;
 use crate::service::Manager;
@@ -57,9 +58,10 @@ const FILES_EVERY: Duration = Duration::from_secs(5);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Every job. Discovery begins at once: a provider without declared models serves nothing before it.
-const JOBS: [Job; 4] = [
+const JOBS: [Job; 5] = [
     Job { name: "watch files", first: FILES_EVERY, period: FILES_EVERY, run: watch_files },
     Job { name: "discover models", first: Duration::ZERO, period: MINUTE, run: discover_models },
+    Job { name: "sample quotas", first: Duration::ZERO, period: MINUTE, run: sample_quotas },
     Job { name: "check keys", first: MINUTE, period: MINUTE, run: check_keys },
     Job { name: "close idle connections", first: MINUTE, period: MINUTE, run: close_idle },
 ];
@@ -146,6 +148,11 @@ fn watch_files(gateway: &Arc<Gateway>, memory: &mut Memory) {
         memory.files = now;
         reload(gateway, "one of them changed");
     }
+}
+
+/// What is used of each quota by now, from which forecasts are made.
+fn sample_quotas(gateway: &Arc<Gateway>, _: &mut Memory) {
+    alerts::sample(gateway);
 }
 
 /// A pass over all provider keys when the last one is long ago; the first of a run is the warm-up.

@@ -6,6 +6,8 @@ mod harness;
 
 /// The built program, from socket to socket.
 mod e2e {
+    /// Settings, alerts and previews, for the owner.
+    mod admin;
     /// Benches, and what lifts them.
     mod benches;
     /// The blame table, row by row: who is called, who is benched for how long, and what comes next.

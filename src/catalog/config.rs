@@ -29,12 +29,38 @@ pub struct Read {
     pub warnings: Vec<Issue>,
     /// For the redactor.
     pub secrets: Vec<Secret>,
+    /// What was set, by name, and where.
+    pub origins: Origins,
+}
+
+/// Settings that are not at their default.
+pub type Origins = BTreeMap<&'static str, Set>;
+
+/// A setting that was set.
+#[derive(Clone, Debug)]
+pub struct Set {
+    /// As it may be shown: nothing of a credential, the number of client keys.
+    pub value: Value,
+    pub origin: Origin,
+}
+
+/// Where a setting was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    File,
+    /// By the variable of this name.
+    Variable(&'static str),
 }
 
 /// Reads a configuration. `text` is the file's, empty when there is none; `file` its name for messages.
 pub fn read(file: &str, text: &str, variables: &BTreeMap<String, String>) -> Result<Read, Vec<Issue>> {
-    let mut reader =
-        Reader { file, issues: Vec::new(), values: BTreeMap::new(), key_source: ClientSource::Config };
+    let mut reader = Reader {
+        file,
+        issues: Vec::new(),
+        values: BTreeMap::new(),
+        by_variable: BTreeMap::new(),
+        key_source: ClientSource::Config,
+    };
     if !text.trim().is_empty() {
         match json::parse(text) {
             Ok(Value::Object(map)) => reader.walk(&map, ""),
@@ -49,9 +75,9 @@ pub fn read(file: &str, text: &str, variables: &BTreeMap<String, String>) -> Res
     if !errors.is_empty() {
         return Err(errors.into_iter().chain(warnings).collect());
     }
-    let secrets = reader.secrets();
+    let (secrets, origins) = (reader.secrets(), reader.origins());
     let settings = reader.settings(&mut warnings);
-    Ok(Read { settings, warnings, secrets })
+    Ok(Read { settings, warnings, secrets, origins })
 }
 
 impl Default for Settings {
@@ -68,6 +94,8 @@ struct Reader<'a> {
     issues: Vec<Issue>,
     /// What the file or a variable sets, checked.
     values: BTreeMap<&'static str, Value>,
+    /// The variables that set what they set.
+    by_variable: BTreeMap<&'static str, &'static str>,
     /// Where the client keys come from: a variable replaces those of the file.
     key_source: ClientSource,
 }
@@ -129,6 +157,7 @@ impl Reader<'_> {
             match check(row, &value_of(&row.shape, text), &mut Vec::new()) {
                 Ok(Some(value)) => {
                     self.values.insert(row.name, value);
+                    self.by_variable.insert(row.name, name);
                     if row.name == "keys" {
                         self.key_source = ClientSource::Variable;
                     }
@@ -196,6 +225,20 @@ impl Reader<'_> {
                 }
             }
         }
+    }
+
+    fn origins(&self) -> Origins {
+        let set = |(name, value): (&&'static str, &Value)| {
+            let value = match table::find(name).map(|row| row.shape) {
+                Some(table::Shape::Secret) => Value::Null,
+                Some(table::Shape::Keys) => value.as_array().map_or(0, Vec::len).into(),
+                _ => value.clone(),
+            };
+            let origin =
+                self.by_variable.get(name).map_or(Origin::File, |variable| Origin::Variable(variable));
+            (*name, Set { value, origin })
+        };
+        self.values.iter().map(set).collect()
     }
 
     fn secrets(&self) -> Vec<Secret> {
@@ -305,6 +348,7 @@ impl Reader<'_> {
             sticky_ms: self.whole("routing.stickyMs"),
             handoff: self.flag("routing.handoff"),
             log: LogSettings {
+                previews: self.flag("log.previews"),
                 level: match self.text("log.level").as_deref() {
                     Some("error") => LogLevel::Error,
                     Some("warn") => LogLevel::Warn,

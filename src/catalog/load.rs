@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::bundled::BUNDLED;
+use super::config::Origins;
 use super::discovery::{self, Discovered};
 use super::env::{self, Paths, Variables, read_bounded};
 use super::names::Names;
@@ -23,6 +24,8 @@ use crate::base::text::{Redactor, Secret};
 pub struct Snapshot {
     pub catalog: Catalog,
     pub settings: Settings,
+    /// Which of them were set, and where.
+    pub origins: Origins,
     /// Resolves model strings; made for this very catalog.
     pub names: Names,
     pub redactor: Redactor,
@@ -65,7 +68,7 @@ pub const WITH_BUNDLED: &str = "_bundled.json";
 /// Loads a snapshot. An error is a configuration that refuses, with every reason.
 pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issue>> {
     let (variables, mut issues) = env::variables(inputs.process, &inputs.paths.env_file);
-    let (mut settings, secrets) = read_settings(inputs, &variables, &mut issues)?;
+    let Configured { mut settings, secrets, origins } = read_settings(inputs, &variables, &mut issues)?;
     let (more_keys, key_issues) = clients::read(&inputs.paths.data);
     issues.extend(key_issues);
     for key in more_keys {
@@ -105,6 +108,7 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         id: inputs.previous.map_or(1, |previous| previous.id + 1),
         sources,
         secrets,
+        origins,
     })
 }
 
@@ -160,11 +164,18 @@ fn woven_secrets(providers: &[Provider], variables: &Variables) -> Vec<Secret> {
     variables.values().filter(looks_like_one).filter(woven).map(|value| Secret::new(value.as_str())).collect()
 }
 
+/// What the configuration comes to.
+struct Configured {
+    settings: Settings,
+    secrets: Vec<Secret>,
+    origins: Origins,
+}
+
 fn read_settings(
     inputs: &Inputs<'_>,
     variables: &Variables,
     issues: &mut Vec<Issue>,
-) -> Result<(Settings, Vec<Secret>), Vec<Issue>> {
+) -> Result<Configured, Vec<Issue>> {
     let name = file_name(&inputs.paths.config);
     let read = match read_bounded(&inputs.paths.config, CONFIG_MAX_BYTES) {
         Ok(text) => config::read(&name, &text.unwrap_or_default(), variables),
@@ -176,12 +187,13 @@ fn read_settings(
     match (read, inputs.previous) {
         (Ok(read), _) => {
             issues.extend(read.warnings);
-            Ok((read.settings, read.secrets))
+            Ok(Configured { settings: read.settings, secrets: read.secrets, origins: read.origins })
         }
         (Err(errors), None) => Err(errors),
         (Err(errors), Some(previous)) => {
             issues.extend(errors);
-            Ok((previous.settings.clone(), previous.secrets.clone()))
+            let (settings, secrets) = (previous.settings.clone(), previous.secrets.clone());
+            Ok(Configured { settings, secrets, origins: previous.origins.clone() })
         }
     }
 }

@@ -299,6 +299,8 @@ impl Default for SessionSettings {
 #[derive(Clone, Debug)]
 pub struct LogSettings {
     pub level: LogLevel,
+    /// Whether the beginnings of what was said last are kept in memory for the page.
+    pub previews: bool,
 }
 
 /// The least important lines that are still logged.

@@ -228,12 +228,7 @@ pub static TABLE: &[Row] = &[
         "\"info\"",
         "What is logged",
     ),
-    later(
-        "log.previews",
-        Flag,
-        "true",
-        "Whether the last prompts and answers are kept in memory for the page",
-    ),
+    row("log.previews", Flag, "true", "Whether the last prompts and answers are kept in memory for the page"),
     // Admission.
     row("guard.maxMessages", Whole(1, 100_000), "500", "Most messages in one request"),
     row("guard.maxBodyBytes", Whole(1_024, 256 * MIB), "null", "Older name of `server.bodyBytes`"),

@@ -13,7 +13,8 @@ use super::path;
 use super::routes::Visit;
 use crate::base::clock;
 use crate::relay::feed::{News, READERS_MAX};
-use crate::relay::record::{Since, TurnLog, TurnRecord, Watch};
+use crate::relay::gateway::Gateway;
+use crate::relay::record::{Since, TurnRecord, Watch};
 use crate::wire::error::ApiError;
 
 /// Time between comments that show that the stream is alive.
@@ -38,7 +39,7 @@ pub fn watch(visit: Visit<'_>) -> Admission {
     let terms = Terms { max_bytes: 0, ..visit.terms(0) };
     let run = move |responder: Responder| match gateway.turns.watch(since) {
         // A reader that is gone is no matter.
-        Some(watch) => drop(tell(responder, &gateway.turns, &watch)),
+        Some(watch) => drop(tell(responder, &gateway, &watch)),
         None => drop(responder.error(&full())),
     };
     Admission::Body(terms, Box::new(|_| Next::Here(Box::new(run))))
@@ -59,20 +60,20 @@ fn since(last: Option<&str>, run: u64, backlog: Option<usize>) -> Since {
 }
 
 /// Streams until the reader leaves or the gateway stops.
-fn tell(responder: Responder, log: &TurnLog, watch: &Watch<'_>) -> io::Result<()> {
+fn tell(responder: Responder, gateway: &Gateway, watch: &Watch<'_>) -> io::Result<()> {
     let mut stream =
         responder.stream(200, vec![("content-type", EVENTS.into()), ("x-accel-buffering", "no".into())]);
     let hello = json!({"at": clock::now().wall_ms, "backlog": watch.backlog.len()});
     let mut frames = format!("event: hello\ndata: {hello}\n\n");
     for turn in &watch.backlog {
-        frames += &turn_frame(log, turn);
+        frames += &turn_frame(gateway, turn);
     }
     stream.frame(frames.as_bytes())?;
     let mut ping_at = clock::instant() + PING_EVERY;
     loop {
         let news = watch.watcher.news.recv_deadline(ping_at.min(clock::instant() + LOOK_EVERY));
         match news {
-            Ok(News::Turn(turn)) => stream.frame(turn_frame(log, &turn).as_bytes())?,
+            Ok(News::Turn(turn)) => stream.frame(turn_frame(gateway, &turn).as_bytes())?,
             Ok(News::Changed(what)) => {
                 stream.frame(format!("event: change\ndata: {}\n\n", json!({"what": what})).as_bytes())?;
             }
@@ -87,9 +88,10 @@ fn tell(responder: Responder, log: &TurnLog, watch: &Watch<'_>) -> io::Result<()
     }
 }
 
-fn turn_frame(log: &TurnLog, turn: &TurnRecord) -> String {
-    let data = serde_json::to_string(turn).expect("a record is plain data");
-    format!("id: {}-{}\nevent: log\ndata: {data}\n\n", log.run(), turn.seq.unwrap_or(0))
+fn turn_frame(gateway: &Gateway, turn: &TurnRecord) -> String {
+    let view = turn.view(&gateway.snapshot().redactor);
+    let data = serde_json::to_string(&view).expect("a record is plain data");
+    format!("id: {}-{}\nevent: log\ndata: {data}\n\n", gateway.turns.run(), turn.seq.unwrap_or(0))
 }
 
 fn tell_missed(stream: &mut Stream, watch: &Watch<'_>) -> io::Result<()> {

@@ -28,6 +28,7 @@ pub mod change;
 pub mod events;
 pub mod overrides;
 
+pub mod alerts;
 pub mod benches;
 pub mod look;
 pub mod metrics;
@@ -35,6 +36,7 @@ pub mod models;
 pub mod page;
 pub mod probes;
 pub mod providers;
+pub mod settings;
 pub mod v1;
 pub mod views;
 

@@ -14,7 +14,11 @@ use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
 use super::{
+<<<<<<< HEAD
     benches, browser, cache, clients, events, metrics, models, overrides, page, probes, providers, session,
+=======
+    alerts, benches, browser, cache, events, models, overrides, page, probes, providers, session, settings,
+>>>>>>> ed4b0ba (http, quota: alerts with forecasts, settings with their origins, previews)
     v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
@@ -112,6 +116,8 @@ const ROUTES: &[Route] = &[
     owner("/api/clients").get(clients::list).post(clients::create),
     owner("/api/clients/*").delete(clients::revoke),
     owner("/api/stats").get(views::stats),
+    owner("/api/settings").get(settings::list),
+    owner("/api/alerts").get(alerts::list),
     owner("/api/logs").get(views::logs),
     owner("/api/events").get(events::watch),
     owner("/api/benches").get(benches::list).delete(benches::lift),

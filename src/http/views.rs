@@ -14,8 +14,9 @@ use crate::catalog::load::Snapshot;
 use crate::catalog::provider::{Model, ModelSource, Provider};
 use crate::catalog::{Issue, IssueLevel, discovery};
 use crate::discover::{self, Which};
+use crate::relay::feed::READERS_MAX;
 use crate::relay::gateway::Gateway;
-use crate::relay::record::TurnRecord;
+use crate::relay::record::TurnView;
 
 /// Turns listed when the query names no number, and at most.
 const LOGS_DEFAULT: usize = 100;
@@ -77,6 +78,8 @@ pub fn stats(visit: Visit<'_>) -> Admission {
     let providers = &snapshot.catalog.providers;
     let models = || providers.iter().flat_map(|provider| &provider.models);
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let (ready, reasons) = readiness(visit.gateway);
+    let store = visit.gateway.store.health();
     let body = json!({
         "requests": {
             "requests": count(&counts.requests),
@@ -90,11 +93,30 @@ pub fn stats(visit: Visit<'_>) -> Admission {
             "configured": providers.iter().filter(|provider| provider.configured()).count(),
             "usable": usable(&snapshot),
         },
-        "models": {"total": models().count(), "enabled": models().filter(|model| model.enabled).count()},
+        "models": {
+            "total": models().count(),
+            "enabled": models().filter(|model| model.enabled).count(),
+            "discovered": models().filter(|model| model.source == ModelSource::Discovered).count(),
+        },
         "strategy": snapshot.settings.strategy.name(),
+        "activeProfile": snapshot.settings.active_profile,
         "uptimeSec": clock::uptime_ms() / 1000,
+        "version": env!("CARGO_PKG_VERSION"),
+        "ready": ready,
+        "reasons": reasons,
+        "rows": {"written": store.rows_written, "dropped": store.rows_dropped},
+        "streams": {"open": visit.gateway.turns.watched_by(), "max": READERS_MAX},
+        "listen": {"host": snapshot.settings.host, "port": snapshot.settings.port, "lan": lan_address()},
     });
     respond(visit, 200, &body)
+}
+
+/// The address of this machine in its home network, as the system would choose it to reach others; nothing is sent.
+fn lan_address() -> Option<String> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback() && !address.is_unspecified()).then(|| address.to_string())
 }
 
 /// `GET /api/logs?limit=N`: the last turns, newest first.
@@ -102,7 +124,8 @@ pub fn logs(visit: Visit<'_>) -> Admission {
     let limit = path::query_value(visit.head.query(), "limit").and_then(|limit| limit.parse().ok());
     let limit = limit.unwrap_or(LOGS_DEFAULT).clamp(1, LOGS_MAX);
     let newest = visit.gateway.turns.newest(limit, &visit.gateway.store);
-    let logs: Vec<&TurnRecord> = newest.iter().map(|turn| &**turn).collect();
+    let snapshot = visit.gateway.snapshot();
+    let logs: Vec<TurnView<'_>> = newest.iter().map(|turn| turn.view(&snapshot.redactor)).collect();
     respond(visit, 200, &json!({"logs": logs}))
 }
 

@@ -1,6 +1,7 @@
 //! Quota: what each key, model and account has used of its limits, and who sits on the bench. Pure: no I/O, no clock;
 //! time comes in as [`Now`](crate::base::clock::Now).
 pub mod bench;
+pub mod forecast;
 pub mod ledger;
 mod meter;
 pub mod saved;

@@ -15,7 +15,7 @@ use super::intake::Prepared;
 use super::outlet::Outlet;
 use super::record::{self, Facts};
 use super::story::{CLIENT_CLOSED, CLIENT_CLOSED_CODE, With};
-use super::turn::{Operation, Request, Turn};
+use super::turn::{Last, Operation, Request, Turn};
 use crate::base::clock;
 use crate::base::text::fresh_id;
 use crate::cache::exact::{self, Bounds, Entry, Exact, Place, Who};
@@ -208,8 +208,9 @@ struct Replay<'g> {
 impl Replay<'_> {
     fn new(gateway: &Gateway, prepared: Prepared, outlet: Outlet) -> Replay<'_> {
         let Prepared { request, snapshot, requested, route, session_id, session, .. } = prepared;
-        let Request { id, client, operation, arrived, .. } = request;
+        let Request { id, client, body, operation, arrived, .. } = request;
         let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
+        turn.keep_preview(&body, &snapshot.settings.log);
         turn.note(|info| info.session = session_id);
         Replay { gateway, snapshot, turn, id, client, requested, route, session }
     }
@@ -228,11 +229,13 @@ impl Replay<'_> {
         let fresh = Fresh { id: fresh_id("chatcmpl-"), created_s: clock::now().wall_ms / 1000 };
         if !turn.streams() {
             let body = replay::whole(body, &fresh);
+            turn.hear(&Last::Whole(&body));
             self.record(200, None, Some((facts, at)), Some(tier));
             turn.send_whole(body, facts.estimated);
         } else if let Some(last) =
             replay::stream(body, &fresh, turn.include_usage(), &mut |frames| turn.commit(frames))
         {
+            turn.hear(&Last::Frames(&last));
             self.record(200, None, Some((facts, at)), Some(tier));
             turn.finish(&last);
         } else {

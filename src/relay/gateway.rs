@@ -220,6 +220,11 @@ impl Gateway {
             .map_err(|_| ApiError::new(500, "", "the overrides are written, but the configuration refuses"))
     }
 
+    /// Whether the process itself has a variable of this name, and not only its `.env` file.
+    pub fn has_variable(&self, name: &str) -> bool {
+        self.process.get(name).is_some_and(|value| !value.trim().is_empty())
+    }
+
     /// Model lists fetched so far.
     pub fn discovered(&self) -> Discovered {
         self.discovered.lock().clone()

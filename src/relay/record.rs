@@ -11,6 +11,7 @@ use super::story::With;
 use super::tally::{Tallies, Tally};
 use super::turn::{Operation, Turn};
 use crate::base::clock;
+use crate::base::text::Redactor;
 use crate::catalog::load::Snapshot;
 use crate::route::failover::{Failover, Hop};
 use crate::store::{Row, RowCache, RowKind, RowOutcome, RowRefit, Store};
@@ -54,7 +55,9 @@ pub struct TurnRecord {
     /// The rung at which the conversation was reshaped, when it was.
     pub refit: Option<RowRefit>,
     pub error: Option<String>,
-    /// The words of the newest question and of its answer, while the owner lets them be kept. Never on disk.
+    /// The words of the newest question and of its answer, while the owner lets them be kept. Never on disk; shown by
+    /// [`TurnRecord::view`].
+    #[serde(skip)]
     pub preview: Option<Preview>,
 }
 
@@ -129,7 +132,7 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
         cache: facts.cache,
         refit: facts.refit,
         error: facts.error.map(str::to_owned),
-        preview: None,
+        preview: turn.take_preview().map(|(prompt, response)| Preview { prompt, response }),
     };
     let calls = facts.failover.map_or(0, |failover| failover.calls());
     gateway.counts.count(record.status == 200 && record.error.is_none());
@@ -163,7 +166,25 @@ fn attempt_record(snapshot: &Snapshot, hop: &Hop) -> AttemptRecord {
     }
 }
 
+/// A turn as it is shown.
+#[derive(Debug, Serialize)]
+pub struct TurnView<'r> {
+    #[serde(flatten)]
+    turn: &'r TurnRecord,
+    preview: Option<Preview>,
+}
+
 impl TurnRecord {
+    /// What is shown of it: no live credential of a provider, even where a person typed it.
+    pub fn view(&self, redactor: &Redactor) -> TurnView<'_> {
+        let redact = |text: &str| redactor.redact(text).into_owned();
+        let preview = self
+            .preview
+            .as_ref()
+            .map(|said| Preview { prompt: redact(&said.prompt), response: redact(&said.response) });
+        TurnView { turn: self, preview }
+    }
+
     /// A turn of an earlier run, as far as its row tells.
     fn of_row(row: Row) -> TurnRecord {
         let model = row.model.as_deref().unwrap_or_default();

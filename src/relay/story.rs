@@ -51,6 +51,7 @@ pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outle
     if session.is_some() {
         turn.keep_answer();
     }
+    turn.keep_preview(&body, &snapshot.settings.log);
     let cut = match &mut lead {
         Some(lead) => lead.take_off(own),
         None => Arc::clone(own),
@@ -253,6 +254,7 @@ impl Story<'_> {
             }
             self.keep_answer(with.at, usage, &answer);
         }
+        self.turn.hear(last);
         self.record_served(failover, with, usage);
     }
 

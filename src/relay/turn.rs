@@ -13,7 +13,7 @@ use crate::cache::rule::Wish;
 use crate::catalog::client_key::{ClientKey, Principal};
 use crate::catalog::names::Kind;
 use crate::catalog::provider::Caps;
-use crate::catalog::settings::{Strategy, StreamSettings};
+use crate::catalog::settings::{LogSettings, Strategy, StreamSettings};
 use crate::context::tokens;
 use crate::route::plan::Ask;
 use crate::route::speed::Answer;
@@ -24,6 +24,7 @@ use crate::wire::chat::ChatFacts;
 use crate::wire::embeddings::EmbeddingFacts;
 use crate::wire::error::ApiError;
 use crate::wire::fold::fold;
+use crate::wire::preview::{self, Clip};
 
 /// An admitted request.
 pub struct Request {
@@ -107,6 +108,8 @@ pub struct Turn {
     hold_ends: Instant,
     keep_alive: Duration,
     first_token: Cell<Option<Now>>,
+    /// What was asked and is being said, when a preview of it is kept.
+    preview: RefCell<Option<(String, Clip)>>,
     /// The frames that have left, when somebody wants the answer whole.
     kept: RefCell<Option<Vec<u8>>>,
     /// The `usage` object of a stream, all details included, whether the client asked for it or not.
@@ -142,11 +145,39 @@ impl Turn {
             hold_ends: clock::instant() + Duration::from_millis(stream.hold_ms),
             keep_alive: Duration::from_millis(stream.keep_alive_ms),
             first_token: Cell::new(None),
+            preview: RefCell::new(None),
             kept: RefCell::new(None),
             usage: RefCell::new(None),
             shared: RefCell::new(None),
             spoiled: Cell::new(false),
         }
+    }
+
+    /// Keeps the beginnings of the newest question in `body` and of its answer, if the owner lets them be kept.
+    pub fn keep_preview(&self, body: &Body, log: &LogSettings) {
+        let question = match &self.operation {
+            Operation::Chat(facts) => facts.question,
+            Operation::Embeddings(_) => None,
+        };
+        if log.previews {
+            *self.preview.borrow_mut() = Some((preview::prompt(body, question), Clip::default()));
+        }
+    }
+
+    /// Listens to the last part of the answer, which is about to leave.
+    pub fn hear(&self, last: &Last<'_>) {
+        if let Some((_, said)) = self.preview.borrow_mut().as_mut() {
+            match last {
+                Last::Whole(body) => said.push_whole(body),
+                Last::Frames(frames) => said.push_frames(frames),
+            }
+        }
+    }
+
+    /// What was asked and said.
+    pub fn take_preview(&self) -> Option<(String, String)> {
+        let (prompt, said) = self.preview.take()?;
+        Some((prompt, said.finish()))
     }
 
     /// From now on, what is streamed is kept as well, so that the answer can be had whole.
@@ -273,6 +304,7 @@ impl Turn {
     /// Sends events of the answer: from now on nobody else may give one.
     pub fn commit(&self, frames: &[u8]) {
         self.mark_first_token();
+        self.hear(&Last::Frames(frames));
         if let Some(kept) = self.kept.borrow_mut().as_mut() {
             kept.extend_from_slice(frames);
         }

@@ -11,6 +11,7 @@ use super::scoreboard::Scoreboard;
 use super::speed::Speeds;
 use crate::base::clock::Now;
 use crate::catalog::provider::Slot;
+use crate::quota::forecast::Burns;
 use crate::quota::{Benches, Ledger, SlotHash};
 
 /// All of it.
@@ -23,6 +24,8 @@ pub struct Live {
     pub lessons: Lessons,
     pub scoreboard: Scoreboard,
     pub checks: Checks,
+    /// How fast quotas are used up, for forecasts.
+    pub burns: Burns,
     /// Orders of models, remembered per resolution.
     pub orders: Orders,
     pub(super) lately: Lately,

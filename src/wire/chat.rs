@@ -46,6 +46,8 @@ pub struct ChatFacts {
     /// Everything that becomes prompt tokens.
     pub tally: Tally,
     pub messages: usize,
+    /// Where the newest user message's content stands in `messages`, for the preview.
+    pub question: Option<(usize, usize)>,
     /// Whether a tool call or a tool result stands in the messages.
     pub has_tool_turns: bool,
     /// Whether the messages hold an assistant turn, and so are a history.
@@ -112,6 +114,7 @@ impl ChatFacts {
             max_output: read_max_output(body)?,
             tally: Tally::default(),
             messages: 0,
+            question: None,
             has_tool_turns: false,
             has_assistant: false,
             shape: Shape::default(),
@@ -317,6 +320,7 @@ mod tests {
             max_output: None,
             tally: Tally { ascii: 2, messages: 1, ..Tally::default() },
             messages: 1,
+            question: Some((26, 30)),
             has_tool_turns: false,
             has_assistant: false,
             shape: Shape::default(),

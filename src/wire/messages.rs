@@ -11,6 +11,8 @@ use super::json::{self, Cursor};
 /// Reads the messages one after another, remembering which tool calls still may be answered.
 pub(super) struct Messages<'a, 'f> {
     facts: &'f mut ChatFacts,
+    /// The whole list.
+    list: &'a [u8],
     max: usize,
     call_ids: HashSet<Cow<'a, str>>,
     /// Calls without an id that no result without an id was paired with yet.
@@ -32,7 +34,7 @@ struct Message<'a> {
 
 impl<'a, 'f> Messages<'a, 'f> {
     pub(super) fn new(facts: &'f mut ChatFacts, max: usize) -> Self {
-        Messages { facts, max, call_ids: HashSet::new(), nameless_calls: 0 }
+        Messages { facts, list: b"", max, call_ids: HashSet::new(), nameless_calls: 0 }
     }
 
     pub(super) fn read(&mut self, body: &'a Body) -> Result<(), ApiError> {
@@ -43,7 +45,8 @@ impl<'a, 'f> Messages<'a, 'f> {
                 "`messages` must be a list with at least one message",
             )
         };
-        let mut cursor = Cursor::new(body.given("messages").ok_or_else(missing)?);
+        self.list = body.given("messages").ok_or_else(missing)?;
+        let mut cursor = Cursor::new(self.list);
         if !cursor.open(b'[')? {
             return Err(missing());
         }
@@ -104,7 +107,10 @@ impl<'a, 'f> Messages<'a, 'f> {
                 shape.developer = true;
                 self.content(at, message, Blank::Refused)
             }
-            Some("user") => self.content(at, message, Blank::Refused),
+            Some("user") => {
+                self.facts.question = message.content.map(|raw| place_in(self.list, raw));
+                self.content(at, message, Blank::Refused)
+            }
             Some("assistant") => {
                 self.facts.has_assistant = true;
                 self.assistant(at, message)
@@ -296,6 +302,12 @@ enum Blank {
     /// It is sent as an empty text.
     Mended,
     Fine,
+}
+
+/// From where to where `part` stands in the text that it is a part of.
+fn place_in(whole: &[u8], part: &[u8]) -> (usize, usize) {
+    let from = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
+    (from, from + part.len())
 }
 
 #[cfg(test)]

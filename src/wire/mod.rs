@@ -23,6 +23,7 @@ pub mod tally;
 // Answers: what every kind shares, then streams, then whole ones.
 pub mod answer;
 pub mod head;
+pub mod preview;
 pub mod usage;
 
 pub mod calls;

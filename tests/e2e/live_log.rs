@@ -151,3 +151,37 @@ fn the_live_log_is_only_for_its_methods_and_its_owner() {
         .send(&Request::get("/api/events").header("x-forwarded-for", "10.0.0.9"))
         .error(403, "admin_required");
 }
+
+#[test]
+fn b10_a_reader_that_stalls_holds_up_nobody_and_is_told_what_it_missed() {
+    const REQUESTS: u64 = 1_500;
+    let alpha = mock("alpha");
+    // It may stall for as long as it likes.
+    let settings = json!({"server": {"writeMs": 600_000}});
+    let gateway = Gateway::builder().provider(provider(&alpha)).settings(settings).start();
+    let mut stalled = Reader::at(&gateway, "/api/events?backlog=0");
+    stalled.expect("hello");
+    // Characters that are six bytes in JSON fill the sockets between the two soon.
+    let fat = hello_with(
+        "no-such-model-at-all",
+        json!({"messages": [{"role": "user", "content": "\u{1}".repeat(1_500)}]}),
+    );
+    let request = Request::chat(&fat);
+    let mut wire = gateway.wire();
+    for _ in 0..REQUESTS {
+        wire.ask(&request).error(404, "model_not_found");
+    }
+    let (mut seen, mut missed) = (0, 0);
+    while seen + missed < REQUESTS {
+        let told = stalled.next().expect("the stream goes on");
+        match told.name.as_str() {
+            "log" => seen += 1,
+            "lagged" => missed += told.data["missed"].as_u64().expect("a number"),
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!(seen + missed, REQUESTS);
+    assert!(missed > 0, "it was never too slow, so this shows nothing");
+    gateway.chat("m").ok();
+    assert_eq!(stalled.expect("log").data["requestedModel"], "m", "it has caught up");
+}

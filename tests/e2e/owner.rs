@@ -206,7 +206,7 @@ fn a_turn_is_logged_as_it_went() {
         ("stream", json!(false)),
         ("error", Value::Null),
         ("cache", Value::Null),
-        ("preview", Value::Null),
+        ("refit", Value::Null),
     ] {
         assert_eq!(turn[member], expected, "{member} of {turn}");
     }

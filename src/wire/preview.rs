@@ -1,0 +1,139 @@
+//! The beginnings of what was asked and answered, for the log's previews. Pure.
+use super::body::Body;
+use super::json::{self, Cursor};
+
+/// Characters that are kept of a text.
+const CHARS_MAX: usize = 1_500;
+
+/// A text that keeps its beginning and counts the rest.
+#[derive(Clone, Debug, Default)]
+pub struct Clip {
+    text: String,
+    chars: usize,
+}
+
+impl Clip {
+    /// Adds to the text.
+    pub fn push(&mut self, more: &str) {
+        let room = CHARS_MAX.saturating_sub(self.chars);
+        let end = more.char_indices().nth(room).map_or(more.len(), |(at, _)| at);
+        self.text.push_str(&more[..end]);
+        self.chars += more.chars().count();
+    }
+
+    /// What is shown: the beginning, and how much more there was.
+    pub fn finish(mut self) -> String {
+        let more = self.chars.saturating_sub(CHARS_MAX);
+        if more > 0 {
+            self.text += &format!("… {more} more characters");
+        }
+        self.text
+    }
+
+    /// Adds what the first choice says in frames that a client gets.
+    pub fn push_frames(&mut self, frames: &[u8]) {
+        for payload in frames.split(|b| *b == b'\n').filter_map(|line| line.strip_prefix(b"data: ")) {
+            let said = first_choice(payload).and_then(|choice| json::member(choice, "delta"));
+            self.push_content(said);
+        }
+    }
+
+    /// Adds what the first choice says in a whole answer.
+    pub fn push_whole(&mut self, answer: &[u8]) {
+        self.push_content(first_choice(answer).and_then(|choice| json::member(choice, "message")));
+    }
+
+    fn push_content(&mut self, message: Option<&[u8]>) {
+        if let Some(text) = message.and_then(|message| json::member(message, "content")).and_then(json::text)
+        {
+            self.push(&text);
+        }
+    }
+}
+
+/// The choice of index 0, where it comes first.
+fn first_choice(payload: &[u8]) -> Option<&[u8]> {
+    let choice = first_item(json::member(payload, "choices")?)?;
+    (json::member(choice, "index").is_none_or(|index| index == b"0")).then_some(choice)
+}
+
+fn first_item(list: &[u8]) -> Option<&[u8]> {
+    let mut cursor = Cursor::new(list);
+    (cursor.open(b'[').ok()? && cursor.item().ok()?).then(|| cursor.skip().ok()).flatten()
+}
+
+/// The beginning of what is asked: `question` is the place of the newest user message's content in `messages`.
+pub fn prompt(body: &Body, question: Option<(usize, usize)>) -> String {
+    let mut clip = Clip::default();
+    let messages = body.given("messages").unwrap_or_default();
+    match question.and_then(|(from, to)| messages.get(from..to)).or(body.given("input")) {
+        Some(raw @ [b'[', ..]) => push_parts(&mut clip, raw),
+        Some(raw) => clip.push(&json::text(raw).unwrap_or_default()),
+        None => {}
+    }
+    clip.finish()
+}
+
+/// The texts of a list: of parts that have one, or of a list of texts.
+fn push_parts(clip: &mut Clip, list: &[u8]) {
+    let mut cursor = Cursor::new(list);
+    if !cursor.open(b'[').is_ok_and(|opened| opened) {
+        return;
+    }
+    let mut first = true;
+    while cursor.item().is_ok_and(|more| more) && clip.chars <= CHARS_MAX {
+        let Ok(part) = cursor.skip() else { return };
+        let raw = if part.starts_with(b"{") { json::member(part, "text") } else { Some(part) };
+        if let Some(text) = raw.and_then(json::text) {
+            clip.push(if first { "" } else { "\n" });
+            clip.push(&text);
+            first = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_between_characters_and_say_how_much_is_missing() {
+        let mut clip = Clip::default();
+        (0..3).for_each(|_| clip.push(&"é".repeat(700)));
+        let text = clip.finish();
+        assert!(text.starts_with("éé") && text.ends_with("é… 600 more characters"), "{text}");
+        assert_eq!(text.chars().filter(|c| *c == 'é').count(), CHARS_MAX);
+        let mut clip = Clip::default();
+        clip.push(&"a".repeat(CHARS_MAX));
+        assert_eq!(clip.finish().len(), CHARS_MAX);
+    }
+
+    #[test]
+    fn answers_are_heard_streamed_or_whole() {
+        let mut clip = Clip::default();
+        clip.push_frames(b"data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"He\"}}]}\n\ndata: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"other\"}}]}\n\n");
+        clip.push_frames(b": ping\n\ndata: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"llo\\n\"}}]}\n\ndata: {\"choices\":[]}\n\ndata: [DONE]\n\n");
+        assert_eq!(clip.finish(), "Hello\n");
+        let mut clip = Clip::default();
+        clip.push_whole(br#"{"choices":[{"message":{"role":"assistant","content":"Hi"},"index":0}]}"#);
+        clip.push_whole(br#"{"choices":[{"message":{"content":null,"tool_calls":[]}}]}"#);
+        clip.push_whole(b"nonsense");
+        assert_eq!(clip.finish(), "Hi");
+    }
+
+    #[test]
+    fn the_question_is_found_in_every_shape() {
+        let check = |body: &str, content: &str, expected: &str| {
+            let body = Body::parse(body.as_bytes().to_vec()).expect("a body");
+            let messages = body.given("messages").unwrap_or_default();
+            let at = memchr::memmem::find(messages, content.as_bytes()).filter(|_| !content.is_empty());
+            assert_eq!(prompt(&body, at.map(|at| (at, at + content.len()))), expected);
+        };
+        check(r#"{"messages":[{"role":"user","content":"a\nb"}]}"#, r#""a\nb""#, "a\nb");
+        let parts = r#"[{"type":"text","text":"look"},{"type":"image_url","image_url":{"url":"x"}},{"type":"text","text":"here"}]"#;
+        check(&format!(r#"{{"messages":[{{"content":{parts}}}]}}"#), parts, "look\nhere");
+        check(r#"{"input":["one","two"]}"#, "", "one\ntwo");
+        check(r#"{"input":[[1,2]]}"#, "", "");
+        check(r#"{"messages":[]}"#, "", "");
+    }
+}
