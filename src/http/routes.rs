@@ -14,12 +14,8 @@ use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
 use super::{
-<<<<<<< HEAD
-    benches, browser, cache, clients, events, metrics, models, overrides, page, probes, providers, session,
-=======
-    alerts, benches, browser, cache, events, models, overrides, page, probes, providers, session, settings,
->>>>>>> ed4b0ba (http, quota: alerts with forecasts, settings with their origins, previews)
-    v1, views,
+    alerts, benches, browser, cache, clients, events, metrics, models, overrides, page, probes, providers,
+    session, settings, v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
