@@ -73,7 +73,8 @@ fn of_models(page: &mut Page, models: &Models) {
             page.sample("freeway_requests_total", &labels, count);
         }
     }
-    let counters: [(&str, &str, fn(&Tally) -> u64); 4] = [
+    type Figure = fn(&Tally) -> u64;
+    let counters: [(&str, &str, Figure); 4] = [
         ("freeway_cached_requests_total", "Requests answered from a cache.", |tally| tally.cached),
         ("freeway_failed_attempts_total", "Upstream calls that did not serve.", |tally| {
             tally.failed_attempts
