@@ -20,7 +20,7 @@ export function benches() {
 			await api(`/api/benches/${part(one.id)}`, { method: 'DELETE' });
 			toast(`${one.name} may be called again`);
 			await self.refresh();
-		}, { class: 'small', 'aria-label': `Let ${one.name} ${one.model ?? ''} back` })],
+		}, { class: 'small', 'aria-label': `Let back ${one.name} ${one.model ?? ''}` })],
 	]);
 	const nothing = empty('Nobody sits out', 'Every key, model and provider may be called.');
 	const all = confirmButton('Let all back', 'Really all?', async () => {

@@ -103,7 +103,7 @@ function use(first, done) {
 		await done();
 	};
 	const enabled = toggle(`Use ${first.ref}`, (on) => change({ method: 'PATCH', body: { enabled: on } }));
-	const reset = actionButton('As in the file', () => change({ method: 'DELETE' }), { class: 'small', 'aria-label': `Undo what was changed here for ${first.ref}` });
+	const reset = actionButton('As in the file', () => change({ method: 'DELETE' }), { class: 'small', 'aria-label': `As in the file: ${first.ref}` });
 	const update = (one) => {
 		enabled.update(one.enabled);
 		show(reset, one.override);

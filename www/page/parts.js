@@ -40,10 +40,12 @@ export function number(properties) {
 
 /** A button that asks again before it does what cannot be undone. */
 export function confirmButton(words, question, action, properties) {
+	const label = properties?.['aria-label'];
 	let armed = null;
 	const node = actionButton(words, async () => {
 		if (!armed) {
 			text(node, question);
+			if (label) attr(node, 'aria-label', `${question} ${label}`);
 			node.classList.add('bad');
 			armed = setTimeout(disarm, 5000);
 			return;
@@ -55,6 +57,7 @@ export function confirmButton(words, question, action, properties) {
 		clearTimeout(armed);
 		armed = null;
 		text(node, words);
+		attr(node, 'aria-label', label);
 		node.classList.remove('bad');
 	}
 	node.addEventListener('blur', disarm);

@@ -72,7 +72,7 @@ export function usage() {
 			node: button(`${GROUPS[name][0]}: ${id || NOBODY[name]} ✕`, () => {
 				delete filters[name];
 				self.refresh();
-			}, { class: 'small', 'aria-label': `Remove the filter ${name} ${id}` }),
+			}, { class: 'small', title: 'Remove this filter' }),
 		}));
 		text(span, `since ${new Date(answer.from).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'short' })}`);
 	}

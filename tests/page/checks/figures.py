@@ -75,5 +75,5 @@ def check_every_range_and_filter_draws(stage):
         expect(requests).to_have_attribute("aria-valuemax", str(values - 1))
     panel.get_by_role("region", name="Usage by").get_by_role("button", name="beta").click()
     expect(panel.locator("[data-fact='requests'] dd").first).to_have_text("1")
-    panel.get_by_role("button", name="Remove the filter").click()
+    panel.get_by_role("button", name="Provider: beta").click()
     expect(panel.locator("[data-fact='requests'] dd").first).to_have_text("2")

@@ -40,9 +40,9 @@ def check_a_switched_off_model_gets_no_request(stage):
     panel = visitor.shown("models")
     row = panel.locator("tr[data-key='alpha/alpha-fast']")
     row.get_by_role("switch").click()
-    expect(row.get_by_role("button", name="Undo what was changed")).to_be_visible()
+    expect(row.get_by_role("button", name="As in the file")).to_be_visible()
     assert served_by(world) == "beta"
-    row.get_by_role("button", name="Undo what was changed").click()
+    row.get_by_role("button", name="As in the file").click()
     expect(row.get_by_role("switch")).to_have_attribute("aria-checked", "true")
     assert served_by(world) == "alpha"
 
@@ -58,7 +58,7 @@ def check_benches_are_shown_and_lifted(stage):
     expect(row).to_contain_text("alpha")
     expect(row).to_contain_text("in 9 min")
     assert served_by(world) == "beta"
-    row.get_by_role("button", name="Let").click()
+    row.get_by_role("button", name="Let back").click()
     expect(row).to_have_count(0)
     expect(panel.get_by_text("Nobody sits out")).to_be_visible()
     assert served_by(world) == "alpha"
