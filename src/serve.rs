@@ -24,7 +24,7 @@ use crate::relay::gateway::{Gateway, Parts};
 use crate::relay::sessions::{Sessions, SessionsOf};
 use crate::route::live::Live;
 use crate::service::Manager;
-use crate::store::{History, Opened, Store, state};
+use crate::store::{Opened, Store, state};
 use crate::upstream::client::{Client, ClientConfig};
 
 /// What `freeway serve --help` says.
@@ -123,7 +123,7 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
     let paths = env::places(&process, &current);
     let Opened { store, state: saved, sessions, issues } =
-        Store::open(&paths.data, History::default()).map_err(|error| Refusal::failed(error.to_string()))?;
+        Store::open(&paths.data).map_err(|error| Refusal::failed(error.to_string()))?;
     let files = jobs::fingerprint(&paths);
     let (fingerprints, fingerprint_issue) = boxfile::fingerprints(&paths.data);
     let discovered = load::read_discovered(&paths.data);

@@ -4,5 +4,6 @@ pub mod base64;
 pub mod bounded;
 pub mod calendar;
 pub mod clock;
+pub mod histogram;
 pub mod rng;
 pub mod text;

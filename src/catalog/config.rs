@@ -331,6 +331,7 @@ impl Reader<'_> {
                 hold_ms: self.whole("stream.holdMs"),
                 keep_alive_ms: self.whole("stream.keepAliveMs"),
             },
+            history: HistorySettings { days: self.whole("history.days"), mib: self.whole("history.mib") },
             discovery: DiscoverySettings {
                 enabled: self.flag("discovery.enabled"),
                 ttl_ms: self.whole("discovery.ttlMs"),

@@ -374,6 +374,12 @@ pub struct PaidEquivalent {
     pub out_per_m: f64,
 }
 
+impl PaidEquivalent {
+    /// For a model whose file names none: about what open-weight models of middle size are sold for (FreeLLMAPI
+    /// reckons with the same).
+    pub const USUAL: PaidEquivalent = PaidEquivalent { in_per_m: 0.20, out_per_m: 0.80 };
+}
+
 /// What a provider's terms say about use through a gateway, as far as the author of the file could tell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Terms {

@@ -40,6 +40,7 @@ pub struct Settings {
     pub failover: FailoverSettings,
     pub stream: StreamSettings,
     pub discovery: DiscoverySettings,
+    pub history: HistorySettings,
     /// `context.preferFit`.
     pub prefer_fit: bool,
     pub max_messages: usize,
@@ -293,6 +294,13 @@ impl Default for SessionSettings {
     fn default() -> SessionSettings {
         SessionSettings { days: 90, max: 1_000, bytes: 64 << 20 }
     }
+}
+
+/// `history.*`: how much of finished requests is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistorySettings {
+    pub days: u64,
+    pub mib: u64,
 }
 
 /// `log.*`.

@@ -338,8 +338,18 @@ pub static TABLE: &[Row] = &[
     ),
     later("routing.thompson", Flag, "true", "Draw from the reliability of a model instead of its mean"),
     later("routing.weights", NumberMap, "null", "Weights of the strategy `custom`"),
-    later("history.days", Whole(1, 36_500), "90", "How long request rows are kept"),
-    later("history.mib", Whole(1, 1_000_000), "256", "How much room request rows may take"),
+    row(
+        "history.days",
+        Whole(1, 36_500),
+        "90",
+        "How long request rows are kept; sums by the hour stay for 400 days at least",
+    ),
+    row(
+        "history.mib",
+        Whole(8, 1_000_000),
+        "256",
+        "What the database may take on the disk, in MiB; the oldest go first",
+    ),
     later("backup.target", Text, "null", "Folder or HTTP PUT address for backups"),
     later("backup.sessions", Flag, "false", "Whether backups hold conversations"),
 ];

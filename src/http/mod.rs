@@ -17,6 +17,7 @@ pub mod host;
 pub mod limits;
 pub mod path;
 pub mod permit;
+pub mod query;
 pub mod rights;
 pub mod signin;
 pub mod throttle;
@@ -29,6 +30,7 @@ pub mod events;
 pub mod overrides;
 
 pub mod alerts;
+pub mod analytics;
 pub mod benches;
 pub mod look;
 pub mod metrics;

@@ -13,6 +13,7 @@ use super::views;
 use crate::base::clock;
 use crate::catalog::provider::{Auth, Key, ModelSource, Provider};
 use crate::quota::Scope;
+use crate::relay::gateway::Gateway;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -104,6 +105,20 @@ pub fn list(visit: Visit<'_>) -> Admission {
     let providers = serde_json::to_string(&providers).expect("views are plain data");
     let body = format!("{{\"providers\":{providers},{}", body.trim_start_matches('{'));
     visit.answer(Answer::json(200, body.into_bytes()))
+}
+
+/// How much of their limits the providers that can be used have used up.
+pub fn quota(gateway: &Gateway) -> Vec<Value> {
+    let snapshot = gateway.snapshot();
+    let now = clock::now();
+    let usable =
+        snapshot.catalog.providers.iter().filter(|provider| provider.enabled && provider.configured());
+    let view = |provider: &Provider| {
+        // The lock is taken anew for each, so that requests come in between.
+        let look = Look { live: &gateway.live.lock(), snapshot: &snapshot, now };
+        json!({"id": provider.id, "label": provider.label, "bars": look.provider_bars(provider)})
+    };
+    usable.map(view).collect()
 }
 
 fn provider_view<'a>(look: &Look<'_>, provider: &'a Provider, with_models: bool) -> ProviderView<'a> {

@@ -14,8 +14,8 @@ use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
 use super::{
-    alerts, benches, browser, cache, clients, events, metrics, models, overrides, page, probes, providers,
-    session, settings, v1, views,
+    alerts, analytics, benches, browser, cache, clients, events, metrics, models, overrides, page, probes,
+    providers, session, settings, v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
@@ -116,6 +116,9 @@ const ROUTES: &[Route] = &[
     owner("/api/alerts").get(alerts::list),
     owner("/api/logs").get(views::logs),
     owner("/api/events").get(events::watch),
+    owner("/api/usage").get(analytics::usage),
+    owner("/api/analytics").get(analytics::analytics),
+    owner("/api/requests").get(analytics::requests),
     owner("/api/benches").get(benches::list).delete(benches::lift),
     owner("/api/benches/*").delete(benches::lift),
     owner("/api/cache").get(cache::view).delete(cache::clear),

@@ -22,7 +22,8 @@ use crate::relay::record::TurnView;
 const LOGS_DEFAULT: usize = 100;
 const LOGS_MAX: usize = 500;
 
-fn respond(visit: Visit<'_>, status: u16, body: &Value) -> Admission {
+/// An answer of JSON.
+pub fn respond(visit: Visit<'_>, status: u16, body: &Value) -> Admission {
     visit.answer(Answer::json(status, body.to_string().into_bytes()))
 }
 

@@ -123,6 +123,7 @@ impl Gateway {
             store,
             sessions,
         } = parts;
+        store.keep(snapshot.settings.history.into());
         Gateway {
             data: snapshot.paths.data.clone(),
             current,
@@ -187,6 +188,7 @@ impl Gateway {
         let snapshot = Arc::new(load::load(&inputs, &mut slots)?);
         self.sessions.set(snapshot.settings.sessions);
         *self.snapshot.write() = Arc::clone(&snapshot);
+        self.store.keep(snapshot.settings.history.into());
         self.turns.changed("reload");
         Ok(snapshot)
     }

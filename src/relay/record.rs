@@ -13,6 +13,7 @@ use super::turn::{Operation, Turn};
 use crate::base::clock;
 use crate::base::text::Redactor;
 use crate::catalog::load::Snapshot;
+use crate::catalog::provider::{Billing, Model, PaidEquivalent, Provider};
 use crate::route::failover::{Failover, Hop};
 use crate::store::{Row, RowCache, RowKind, RowOutcome, RowRefit, Store};
 use crate::wire::usage::Usage;
@@ -24,8 +25,8 @@ const TURNS_MAX: usize = 500;
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnRecord {
-    /// The request id that the client saw; `None` for a turn of an earlier run, whose row does not keep it.
-    pub id: Option<String>,
+    /// The request id that the client saw.
+    pub id: Option<Arc<str>>,
     /// Counts the turns of this run from 1, in the order in which they ended; `None` for a turn of an earlier run.
     pub seq: Option<u64>,
     /// When it was admitted, in milliseconds since 1970.
@@ -108,7 +109,7 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
     });
     let hops = facts.failover.map_or(&[][..], |failover| failover.hops());
     let record = TurnRecord {
-        id: Some(facts.id.to_owned()),
+        id: Some(facts.id.into()),
         seq: None,
         at: turn.arrived.wall_ms,
         operation: match turn.operation() {
@@ -136,12 +137,8 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
     };
     let calls = facts.failover.map_or(0, |failover| failover.calls());
     gateway.counts.count(record.status == 200 && record.error.is_none());
-    gateway.store.row(row(
-        &record,
-        served.map(|(_, model, _)| Arc::clone(&model.reference)),
-        calls,
-        now.wall_ms,
-    ));
+    let by = served.map(|(provider, model, _)| (provider, model));
+    gateway.store.row(row(&record, by, calls, now.wall_ms));
     log::debug!(
         "{} {} {} -> {} {} in {} ms",
         facts.id,
@@ -191,7 +188,7 @@ impl TurnRecord {
         let with = model.split_once('/').map(|(provider, model)| (provider.into(), model.into()));
         let (provider_id, model_id) = with.unzip();
         TurnRecord {
-            id: None,
+            id: row.id,
             seq: None,
             at: row.ended_ms.saturating_sub(row.latency_ms),
             operation: row.kind.name(),
@@ -230,20 +227,26 @@ impl AttemptRecord {
     }
 }
 
-fn row(record: &TurnRecord, model: Option<Arc<str>>, calls: u32, ended_ms: u64) -> Row {
+fn row(record: &TurnRecord, by: Option<(&Provider, &Model)>, calls: u32, ended_ms: u64) -> Row {
     let hop = |hop: &AttemptRecord| match hop.status {
         Some(status) => format!("{}/{}:{status}", hop.provider_id, hop.model_id),
         None => format!("{}/{}", hop.provider_id, hop.model_id),
     };
+    let model = by.map(|(_, model)| Arc::clone(&model.reference));
     let named = model.as_deref() == Some(&record.requested_model);
+    let outcome = match (record.status, &record.error) {
+        (499, _) => RowOutcome::Canceled,
+        (200, None) => RowOutcome::Success,
+        _ => RowOutcome::Error,
+    };
+    let saved = by
+        .filter(|_| outcome == RowOutcome::Success)
+        .map(|(provider, model)| saved_nano_usd(provider, model, record.tokens_in, record.tokens_out));
     Row {
         ended_ms,
+        id: record.id.clone(),
         kind: if record.operation == "chat" { RowKind::Chat } else { RowKind::Embeddings },
-        outcome: match (record.status, &record.error) {
-            (499, _) => RowOutcome::Canceled,
-            (200, None) => RowOutcome::Success,
-            _ => RowOutcome::Error,
-        },
+        outcome,
         status: record.status,
         stream: record.stream,
         requested: (!named).then(|| record.requested_model.to_string()),
@@ -254,14 +257,33 @@ fn row(record: &TurnRecord, model: Option<Arc<str>>, calls: u32, ended_ms: u64) 
         prompt_tokens: record.tokens_in,
         output_tokens: record.tokens_out,
         estimated: record.estimated,
+        saved_nano_usd: saved.unwrap_or(0),
         latency_ms: record.ms,
         first_ms: record.first_token_ms,
         attempts: calls,
         cache: record.cache,
         refit: record.refit,
-        error: record.error.clone(),
+        error: record
+            .error
+            .clone()
+            .map(|code| if code.is_empty() { upstream_code(record.status) } else { code }),
         trail: record.attempts.iter().map(hop).collect::<Vec<_>>().join(", "),
     }
+}
+
+/// What stands for the code of an upstream's refusal that was passed on and has none.
+fn upstream_code(status: u16) -> String {
+    format!("upstream_{status}")
+}
+
+/// What an answer would have cost elsewhere. One that is paid for here saved nothing.
+fn saved_nano_usd(provider: &Provider, model: &Model, tokens_in: u64, tokens_out: u64) -> u64 {
+    if provider.billing == Billing::Paid {
+        return 0;
+    }
+    let PaidEquivalent { in_per_m, out_per_m } = model.paid_equivalent.unwrap_or(PaidEquivalent::USUAL);
+    // A dollar per million tokens is a thousand billionths for each.
+    ((tokens_in as f64 * in_per_m + tokens_out as f64 * out_per_m) * 1_000.0).round() as u64
 }
 
 /// The last turns, and who watches them.

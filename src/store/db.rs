@@ -2,10 +2,9 @@
 //! damaged. Used by one thread at a time; when to write is the writer's business.
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::{self, OpenOptions, Permissions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,33 +14,16 @@ use rusqlite::{
 };
 
 use super::Trouble;
-use super::row::{Row, RowCache, RowKind, RowOutcome, RowRefit};
+use super::figures::Sample;
+use super::names::{Known, Names};
+use super::rollup::{self, Cell, HOUR_MS, RolledRow};
+use super::row::{ROWS_PER_MS, RequestId, Row, RowCache, RowKind, RowOutcome, RowRefit};
+use super::schema::migrate;
 use super::sessions::{self, SessionChange, SessionRow, Stored};
-use crate::base::calendar;
-use crate::base::text::fresh_id;
-
-/// Numbered migrations: the database stands at version n when the first n have run.
-const MIGRATIONS: [&str; 2] = ["
-    -- With a row id, so that a value of a few hundred bytes stays in one page and what came together lies together.
-    CREATE TABLE state (key TEXT NOT NULL UNIQUE, value TEXT NOT NULL) STRICT;
-    -- One row: which database this is, so that the journal beside it is known to be its own.
-    CREATE TABLE identity (id TEXT NOT NULL) STRICT;
-    -- Texts that many rows share.
-    CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
-    -- id = end of the request in milliseconds since 1970, times 64, plus a running number: rows lie in the order of
-    -- time and need no further index.
-    CREATE TABLE request (
-        id INTEGER PRIMARY KEY,
-        kind INTEGER NOT NULL, outcome INTEGER NOT NULL, status INTEGER NOT NULL, flags INTEGER NOT NULL,
-        route INTEGER NOT NULL, model INTEGER, key INTEGER, client INTEGER,
-        prompt_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL,
-        latency_ms INTEGER NOT NULL, first_ms INTEGER, attempts INTEGER NOT NULL,
-        requested TEXT, error TEXT, trail TEXT
-    ) STRICT;
-", sessions::SCHEMA];
 
 /// Small pages: what changes every ten seconds is one or two of them, and each is written whole.
 const PAGE_BYTES: u32 = 1_024;
+const PAGE_BYTES_U64: u64 = PAGE_BYTES as u64;
 /// The write-ahead log is folded into the database when it has this many pages, and cut to this size then.
 const WAL_PAGES: u32 = 1_000;
 /// Memory for cached pages.
@@ -50,37 +32,51 @@ const CACHE_KIB: u32 = 512;
 /// SQLite's file access for one process: it keeps the index of the write-ahead log in memory. As a mapped file that
 /// index would go to the disk twice a minute and cost more than what it indexes. The price: other programs cannot open
 /// the database while the gateway runs.
-const VFS: &str = "unix-excl";
+pub const VFS: &str = "unix-excl";
 
-/// Rows in one millisecond that keep their time exactly.
-const ROWS_PER_MS: i64 = 64;
 /// A row that ended up to this long before its predecessor in the database is put right behind it; one from further
 /// back comes from a clock that was set back.
 const DISORDER_MAX_MS: i64 = 60_000;
 
 /// What `flags` is made of: two bits, then the number of a cache (two bits) and that of a rung.
-const FLAG_STREAM: i64 = 1;
-const FLAG_ESTIMATED: i64 = 2;
-const CACHE_SHIFT: u32 = 2;
+pub const FLAG_STREAM: i64 = 1;
+pub const FLAG_ESTIMATED: i64 = 2;
+pub const CACHE_SHIFT: u32 = 2;
 const REFIT_SHIFT: u32 = 4;
-const CACHE_MASK: i64 = 3;
+pub const CACHE_MASK: i64 = 3;
 
-/// Names kept in memory with their numbers.
-const NAMES_CACHED_MAX: usize = 4_096;
 /// Entries of saved state that are read back, and the longest of them.
 const STATE_ENTRIES_MAX: i64 = 65_536;
 const STATE_BYTES_MAX: i64 = 65_536;
-/// Damaged databases that are kept for a look.
-const SET_ASIDE_MAX: usize = 3;
-/// Rows deleted in one transaction.
-const DELETE_ROWS: i64 = 2_000;
+/// Rows rolled up or removed in one transaction, and hours of roll-ups removed.
+const STEP_ROWS: usize = 2_000;
+const STEP_HOURS: i64 = 24;
+/// Rows of the current hour that views read one by one; more are rolled up early.
+const OUTSIDE_MAX: usize = 5_000;
+/// How long roll-ups are kept, so that a month can be compared with that of a year ago.
+const ROLLUPS_KEPT_MS: u64 = 400 * 24 * HOUR_MS;
+/// What is kept when room is short: rows of a day, roll-ups of the week and a day that the page shows by the hour.
+const ROWS_KEPT_MS: u64 = 24 * HOUR_MS;
+const ROLLUPS_KEPT_HOURS: i64 = 8 * 24;
 
 /// An open database.
 #[derive(Debug)]
 pub struct Db {
     connection: Connection,
-    names: HashMap<Arc<str>, i64>,
+    rows: Rows,
+}
+
+/// What is remembered of the rows in it.
+#[derive(Debug, Default)]
+struct Rows {
+    names: Known,
     last_row_id: i64,
+    /// Rows before this id are in the roll-ups.
+    rolled_to: i64,
+    /// The first row that is not.
+    first_outside: Option<i64>,
+    /// Rows that came since the last roll-up.
+    outside: usize,
 }
 
 /// Why something cannot be read or written.
@@ -129,6 +125,33 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
+/// How much history is kept, at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Keep {
+    pub now_ms: u64,
+    /// Rows that ended before are too old.
+    pub oldest_row_ms: u64,
+    /// What the database may take on the disk.
+    pub bytes_max: u64,
+}
+
+impl Keep {
+    /// The hour that is not over yet.
+    fn hour(&self) -> i64 {
+        (self.now_ms / HOUR_MS) as i64
+    }
+
+    /// Roll-ups before are too old. They never go before their rows.
+    fn oldest_hour(&self) -> i64 {
+        (self.oldest_row_ms.min(self.now_ms.saturating_sub(ROLLUPS_KEPT_MS)) / HOUR_MS) as i64
+    }
+
+    /// What may be in use: the write-ahead log lies beside the file, and what is to be removed comes first.
+    fn used_bytes_max(&self) -> u64 {
+        self.bytes_max - self.bytes_max / 8
+    }
+}
+
 /// Saved state: entries to be replaced, and with `None` removed.
 pub type StateChanges = BTreeMap<String, Option<String>>;
 
@@ -160,8 +183,13 @@ impl Db {
         connection.execute_batch("PRAGMA synchronous=FULL")?;
         let last_row_id =
             connection.query_row("SELECT id FROM request ORDER BY id DESC LIMIT 1", [], |row| row.get(0));
-        let last_row_id = last_row_id.optional()?.unwrap_or(0);
-        Ok(Db { connection, names: HashMap::new(), last_row_id })
+        let rows = Rows {
+            last_row_id: last_row_id.optional()?.unwrap_or(0),
+            rolled_to: rollup::next_id(&connection)?,
+            first_outside: rollup::first_outside(&connection)?,
+            ..Rows::default()
+        };
+        Ok(Db { connection, rows })
     }
 
     /// Looks at every page; fails when one is damaged.
@@ -198,19 +226,18 @@ impl Db {
     ) -> Result<(), Failure> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         write_state(&transaction, state)?;
-        let mut inserter = Inserter::new(&transaction, &self.names, self.last_row_id)?;
+        let mut inserter = Inserter::new(&transaction, &self.rows)?;
         for row in rows {
             inserter.insert(row)?;
         }
-        let (fresh_names, last_row_id) = inserter.done();
+        let inserted = inserter.done(&transaction)?;
         sessions::write(&transaction, sessions)?;
         transaction.commit()?;
-        // Only now: a number that was rolled back must not be remembered.
-        self.last_row_id = last_row_id;
-        if self.names.len() + fresh_names.len() > NAMES_CACHED_MAX {
-            self.names.clear();
-        }
-        self.names.extend(fresh_names.into_iter().take(NAMES_CACHED_MAX));
+        // Only now: what was rolled back must not be remembered.
+        let rows = &mut self.rows;
+        rows.names.learn(inserted.fresh_names);
+        (rows.last_row_id, rows.first_outside) = (inserted.last_row_id, inserted.first_outside);
+        rows.outside += inserted.outside;
         Ok(())
     }
 
@@ -221,33 +248,83 @@ impl Db {
 
     /// The last rows, newest first.
     pub fn recent(&self, limit: usize) -> Result<Vec<Row>, Failure> {
-        let mut statement = self.connection.prepare(
-            "SELECT r.id, r.kind, r.outcome, r.status, r.flags, n.text, m.text, k.text, c.text, r.prompt_tokens,
-                    r.output_tokens, r.latency_ms, r.first_ms, r.attempts, r.requested, r.error, r.trail
-             FROM request r
-             LEFT JOIN name n ON n.id = r.route LEFT JOIN name m ON m.id = r.model
-             LEFT JOIN name k ON k.id = r.key LEFT JOIN name c ON c.id = r.client
-             ORDER BY r.id DESC LIMIT ?1",
-        )?;
+        let mut statement = self.connection.prepare(&format!("{ROW_SELECT} ORDER BY r.id DESC LIMIT ?1"))?;
         let rows = statement.query_map([limit as i64], read_row)?.collect::<Result<_, _>>()?;
         Ok(rows)
     }
 
-    /// Removes some of the rows that are too old or too many; true when there may be more.
-    pub fn forget(&mut self, oldest_ms: u64, bytes_max: u64) -> Result<bool, Failure> {
-        let pages = |name: &str| -> Result<i64, rusqlite::Error> {
-            self.connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
-        };
-        let used_bytes = (pages("page_count")? - pages("freelist_count")?) * i64::from(PAGE_BYTES);
-        // Conversations have a bound of their own. They take less room than their text is long.
-        let used_bytes = used_bytes - sessions::text_bytes(&self.connection)?;
-        let crowded = used_bytes > i64::try_from(bytes_max).unwrap_or(i64::MAX);
-        let oldest_id = if crowded { i64::MAX } else { row_id(oldest_ms) };
-        let deleted = self.connection.execute(
-            "DELETE FROM request WHERE id IN (SELECT id FROM request WHERE id < ?1 ORDER BY id LIMIT ?2)",
-            [oldest_id, DELETE_ROWS],
-        )?;
-        Ok(deleted as i64 == DELETE_ROWS)
+    /// Whether [`Db::tidy`] has something to do that should not wait.
+    pub fn untidy(&self, keep: &Keep) -> Result<bool, Failure> {
+        let due = self.rows.first_outside.is_some_and(|first| first < rollup::first_id_of(keep.hour()));
+        Ok(due || self.rows.outside >= OUTSIDE_MAX || self.crowded(keep)?)
+    }
+
+    /// Does a small part of what has to be done about old rows: takes those of past hours into the roll-ups, removes
+    /// what is too old or too much. True when there is more to do.
+    pub fn tidy(&mut self, keep: &Keep) -> Result<bool, Failure> {
+        Ok(self.roll_up(keep)? || self.forget(keep)?)
+    }
+
+    fn roll_up(&mut self, keep: &Keep) -> Result<bool, Failure> {
+        // So many rows of the hour that is not over would slow down every view.
+        let many = self.rows.outside >= OUTSIDE_MAX;
+        let before_id = if many { i64::MAX } else { rollup::first_id_of(keep.hour()) };
+        if !many && self.rows.first_outside.is_none_or(|first| first >= before_id) {
+            return Ok(false);
+        }
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut names = Names::new(&transaction, &self.rows.names)?;
+        let taken = rollup::roll_up(&transaction, &mut names, before_id, STEP_ROWS)?;
+        let fresh_names = names.done();
+        transaction.commit()?;
+        let rows = &mut self.rows;
+        rows.names.learn(fresh_names);
+        rows.rolled_to = rollup::next_id(&self.connection)?;
+        rows.first_outside = rollup::first_outside(&self.connection)?;
+        rows.outside = rows.outside.saturating_sub(taken);
+        Ok(taken == STEP_ROWS)
+    }
+
+    fn forget(&mut self, keep: &Keep) -> Result<bool, Failure> {
+        let crowded = self.crowded(keep)?;
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut removed = forget_rows(&transaction, keep.oldest_row_ms)?
+            | rollup::forget(&transaction, keep.oldest_hour(), STEP_HOURS)?;
+        if crowded && !removed {
+            // Rows go as long as there is more than a day of them, then roll-ups, then rows again.
+            removed = forget_rows(&transaction, keep.now_ms.saturating_sub(ROWS_KEPT_MS))?
+                || rollup::forget(&transaction, keep.hour() - ROLLUPS_KEPT_HOURS, STEP_HOURS)?
+                || forget_rows(&transaction, u64::MAX)?;
+        }
+        transaction.commit()?;
+        Ok(removed)
+    }
+
+    /// Gives room back to the file system when the file is larger than it may be although its content is not: because
+    /// the owner allows it less than before. In daily use freed pages are simply used again.
+    pub fn compact(&mut self, keep: &Keep) -> Result<(), Failure> {
+        let file_bytes = self.pages("page_count")? * PAGE_BYTES_U64;
+        if file_bytes <= keep.bytes_max + sessions::text_bytes(&self.connection)? || self.crowded(keep)? {
+            return Ok(());
+        }
+        // A copy of what is left would not always fit into memory.
+        self.connection.execute_batch("PRAGMA temp_store=FILE; VACUUM")?;
+        self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        Ok(self.connection.execute_batch("PRAGMA temp_store=MEMORY")?)
+    }
+
+    /// Whether history takes more room than it may. Conversations have a bound of their own, and take less room than
+    /// their text is long.
+    fn crowded(&self, keep: &Keep) -> Result<bool, Failure> {
+        let used_bytes =
+            self.pages("page_count")?.saturating_sub(self.pages("freelist_count")?) * PAGE_BYTES_U64;
+        let allowed = keep.used_bytes_max();
+        Ok(used_bytes > allowed && used_bytes > allowed + sessions::text_bytes(&self.connection)?)
+    }
+
+    fn pages(&self, name: &str) -> Result<u64, Failure> {
+        let pages: i64 = self.connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))?;
+        Ok(pages.max(0) as u64)
     }
 
     /// Folds the write-ahead log into the database and closes it.
@@ -259,6 +336,11 @@ impl Db {
 
 #[cfg(test)]
 impl Db {
+    /// Lets a test write often without waiting for the disk.
+    pub fn hurry(&self) {
+        self.connection.execute_batch("PRAGMA synchronous=OFF").expect("a plain setting");
+    }
+
     /// Makes the disk look full at this many pages.
     pub fn limit_pages(&self, pages: u32) {
         self.connection.execute_batch(&format!("PRAGMA max_page_count={pages}")).expect("a plain setting");
@@ -272,22 +354,14 @@ pub fn read_session(path: &Path, number: u64, busy: Duration) -> Result<Option<S
     sessions::read(&connection, number)
 }
 
-fn migrate(connection: &mut Connection) -> Result<(), Failure> {
-    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let done = usize::try_from(version).unwrap_or(usize::MAX);
-    if done > MIGRATIONS.len() {
-        return Err(Failure::Newer);
-    }
-    for (number, sql) in MIGRATIONS.iter().enumerate().skip(done) {
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
-        transaction.execute_batch(sql)?;
-        if number == 0 {
-            transaction.execute("INSERT INTO identity VALUES (?1)", [fresh_id("")])?;
-        }
-        transaction.pragma_update(None, "user_version", number as i64 + 1)?;
-        transaction.commit()?;
-    }
-    Ok(())
+/// Removes the oldest rows of those that ended before and are in the roll-ups; true when there were any.
+fn forget_rows(transaction: &Transaction<'_>, before_ms: u64) -> Result<bool, Failure> {
+    let before_id = row_id(before_ms).min(rollup::next_id(transaction)?);
+    let deleted = transaction.execute(
+        "DELETE FROM request WHERE id IN (SELECT id FROM request WHERE id < ?1 ORDER BY id LIMIT ?2)",
+        params![before_id, STEP_ROWS as i64],
+    )?;
+    Ok(deleted > 0)
 }
 
 fn write_state(transaction: &Transaction<'_>, state: &StateChanges) -> Result<(), Failure> {
@@ -307,50 +381,47 @@ fn write_state(transaction: &Transaction<'_>, state: &StateChanges) -> Result<()
     Ok(())
 }
 
-fn row_id(ended_ms: u64) -> i64 {
+/// The first id of rows that ended then.
+pub fn row_id(ended_ms: u64) -> i64 {
     i64::try_from(ended_ms).unwrap_or(i64::MAX).min(i64::MAX / ROWS_PER_MS) * ROWS_PER_MS
 }
 
 /// The statements of one batch of rows, prepared once.
 struct Inserter<'t> {
     row: Statement<'t>,
-    new_name: Statement<'t>,
-    name: Statement<'t>,
-    names: &'t HashMap<Arc<str>, i64>,
-    fresh_names: HashMap<Arc<str>, i64>,
+    names: Names<'t>,
     last_row_id: i64,
+    /// Rows before this id are rolled up already.
+    rolled_to: i64,
+    /// Rows that came too late for that, from before a clock was set back.
+    late: Vec<RolledRow>,
+    /// The first and the number of those that did not.
+    first_outside: Option<i64>,
+    outside: usize,
 }
 
 impl<'t> Inserter<'t> {
-    fn new(
-        transaction: &'t Transaction<'_>,
-        names: &'t HashMap<Arc<str>, i64>,
-        last_row_id: i64,
-    ) -> Result<Inserter<'t>, Failure> {
+    fn new(transaction: &'t Transaction<'_>, db: &'t Rows) -> Result<Inserter<'t>, Failure> {
         Ok(Inserter {
             row: transaction.prepare(
                 "INSERT OR IGNORE INTO request VALUES
-                 (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+                 (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
             )?,
-            new_name: transaction.prepare("INSERT OR IGNORE INTO name (text) VALUES (?1)")?,
-            name: transaction.prepare("SELECT id FROM name WHERE text = ?1")?,
-            names,
-            fresh_names: HashMap::new(),
-            last_row_id,
+            names: Names::new(transaction, &db.names)?,
+            last_row_id: db.last_row_id,
+            rolled_to: db.rolled_to,
+            late: Vec::new(),
+            first_outside: db.first_outside,
+            outside: 0,
         })
     }
 
     fn insert(&mut self, row: &Row) -> Result<(), Failure> {
-        let own_id = row_id(row.ended_ms);
-        let late = (0..=DISORDER_MAX_MS * ROWS_PER_MS).contains(&(self.last_row_id - own_id));
-        let mut id = if late { self.last_row_id + 1 } else { own_id };
-        let route = self.number(&row.route)?;
-        let mut number = |name: &Option<Arc<str>>| name.as_ref().map(|name| self.number(name)).transpose();
+        let mut id = next_row_id(self.last_row_id, row.ended_ms);
+        let route = self.names.number_of_any(&row.route)?;
+        let mut number =
+            |name: &Option<Arc<str>>| name.as_ref().map(|name| self.names.number(name)).transpose();
         let (model, key, client) = (number(&row.model)?, number(&row.key)?, number(&row.client)?);
-        let flags = i64::from(row.stream) * FLAG_STREAM
-            + i64::from(row.estimated) * FLAG_ESTIMATED
-            + (RowCache::code(row.cache) << CACHE_SHIFT)
-            + (RowRefit::code(row.refit) << REFIT_SHIFT);
         let trail = (!row.trail.is_empty()).then_some(row.trail.as_str());
         // The id is taken only when the clock was set back to where rows lie already: then the next free one does.
         for _ in 0..ROWS_PER_MS {
@@ -359,7 +430,7 @@ impl<'t> Inserter<'t> {
                 row.kind.code(),
                 row.outcome.code(),
                 row.status,
-                flags,
+                flags_of(row),
                 route,
                 model,
                 key,
@@ -372,6 +443,8 @@ impl<'t> Inserter<'t> {
                 row.requested,
                 row.error,
                 trail,
+                row.id.as_deref().map(RequestId::packed),
+                number_of(row.saved_nano_usd),
             ])?;
             if inserted == 1 {
                 break;
@@ -379,37 +452,86 @@ impl<'t> Inserter<'t> {
             id += 1;
         }
         self.last_row_id = id;
+        if id >= self.rolled_to {
+            self.outside += 1;
+            self.first_outside = Some(self.first_outside.map_or(id, |first| first.min(id)));
+            return Ok(());
+        }
+        let [model, key, client] = [model, key, client].map(Option::unwrap_or_default);
+        let cell = Cell { hour: rollup::hour_of(id), model, key, client, kind: row.kind };
+        self.late.push(RolledRow { id, cell, sample: Sample::from(row), error: row.error.clone() });
         Ok(())
     }
 
-    /// What to remember once the transaction is through: new numbers of names, and the last row's id.
-    fn done(self) -> (HashMap<Arc<str>, i64>, i64) {
-        (self.fresh_names, self.last_row_id)
-    }
-
-    /// The number of a shared text, new or known.
-    fn number(&mut self, name: &Arc<str>) -> Result<i64, Failure> {
-        if let Some(id) = self.names.get(name).or_else(|| self.fresh_names.get(name)) {
-            return Ok(*id);
+    /// Adds late rows to the roll-ups.
+    fn done(mut self, transaction: &Transaction<'_>) -> Result<Inserted, Failure> {
+        if !self.late.is_empty() {
+            rollup::add(transaction, &mut self.names, &self.late)?;
         }
-        self.new_name.execute([name.as_ref()])?;
-        let id = self.name.query_row([name.as_ref()], |row| row.get(0))?;
-        self.fresh_names.insert(Arc::clone(name), id);
-        Ok(id)
+        Ok(Inserted {
+            fresh_names: self.names.done(),
+            last_row_id: self.last_row_id,
+            first_outside: self.first_outside,
+            outside: self.outside,
+        })
     }
 }
 
-fn number_of(amount: u64) -> i64 {
+/// What to remember of rows once their transaction is through.
+struct Inserted {
+    fresh_names: HashMap<Arc<str>, i64>,
+    last_row_id: i64,
+    first_outside: Option<i64>,
+    outside: usize,
+}
+
+/// The id of a row that ended then and comes after the row `last`.
+pub fn next_row_id(last: i64, ended_ms: u64) -> i64 {
+    let own = row_id(ended_ms);
+    let late = (0..=DISORDER_MAX_MS * ROWS_PER_MS).contains(&(last - own));
+    if late { last + 1 } else { own }
+}
+
+fn flags_of(row: &Row) -> i64 {
+    i64::from(row.stream) * FLAG_STREAM
+        + i64::from(row.estimated) * FLAG_ESTIMATED
+        + (RowCache::code(row.cache) << CACHE_SHIFT)
+        + (RowRefit::code(row.refit) << REFIT_SHIFT)
+}
+
+/// The cache in a row's flags.
+pub fn cache_of(flags: i64) -> Option<RowCache> {
+    RowCache::by_code(flags >> CACHE_SHIFT & CACHE_MASK)
+}
+
+/// The rung in a row's flags.
+pub fn refit_of(flags: i64) -> Option<RowRefit> {
+    RowRefit::by_code(flags >> REFIT_SHIFT)
+}
+
+/// The number as the database has it.
+pub fn number_of(amount: u64) -> i64 {
     i64::try_from(amount).unwrap_or(i64::MAX)
 }
 
-fn read_row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
+/// All columns of a row, its names as texts.
+pub const ROW_SELECT: &str = "
+    SELECT r.id, r.kind, r.outcome, r.status, r.flags, n.text, m.text, k.text, c.text, r.prompt_tokens,
+           r.output_tokens, r.latency_ms, r.first_ms, r.attempts, r.requested, r.error, r.trail, r.request_id,
+           r.saved_nano_usd
+    FROM request r
+    LEFT JOIN name n ON n.id = r.route LEFT JOIN name m ON m.id = r.model
+    LEFT JOIN name k ON k.id = r.key LEFT JOIN name c ON c.id = r.client";
+
+/// Reads a row of [`ROW_SELECT`].
+pub fn read_row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
     let amount = |column: usize| row.get::<_, i64>(column).map(|number| number.max(0) as u64);
     let name = |column: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<String>>(column)?.map(Arc::from));
     let unknown = |column: usize| rusqlite::Error::InvalidColumnType(column, "code".into(), Type::Integer);
     let flags: i64 = row.get(4)?;
     Ok(Row {
         ended_ms: amount(0)? / ROWS_PER_MS as u64,
+        id: RequestId::unpacked(row.get_ref(17)?),
         kind: RowKind::by_code(row.get(1)?).ok_or_else(|| unknown(1))?,
         outcome: RowOutcome::by_code(row.get(2)?).ok_or_else(|| unknown(2))?,
         status: row.get(3)?,
@@ -421,101 +543,16 @@ fn read_row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
         client: name(8)?,
         prompt_tokens: amount(9)?,
         output_tokens: amount(10)?,
+        saved_nano_usd: amount(18)?,
         latency_ms: amount(11)?,
         first_ms: row.get::<_, Option<i64>>(12)?.map(|ms| ms.max(0) as u64),
         attempts: row.get(13)?,
-        cache: RowCache::by_code(flags >> CACHE_SHIFT & CACHE_MASK),
-        refit: RowRefit::by_code(flags >> REFIT_SHIFT),
+        cache: cache_of(flags),
+        refit: refit_of(flags),
         requested: row.get(14)?,
         error: row.get(15)?,
         trail: row.get::<_, Option<String>>(16)?.unwrap_or_default(),
     })
-}
-
-/// Makes the data folder, or closes an existing one to others.
-pub fn prepare_folder(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let mode = fs::metadata(folder)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        fs::set_permissions(folder, Permissions::from_mode(0o700))?;
-    }
-    Ok(())
-}
-
-/// Takes the lock that makes the data folder ours; it is held for as long as the connection lives. Fails as busy when
-/// another process has it. The database in it is never written and stays empty.
-pub fn lock(path: &Path) -> Result<Connection, Failure> {
-    let _ = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
-    let connection = Connection::open(path)?;
-    connection.busy_timeout(Duration::ZERO)?;
-    connection.execute_batch("PRAGMA journal_mode=MEMORY; BEGIN EXCLUSIVE")?;
-    Ok(connection)
-}
-
-/// The files that belong to a database.
-fn files_of(path: &Path) -> [PathBuf; 3] {
-    ["", "-wal", "-shm"].map(|suffix| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    })
-}
-
-/// Whether the last process left without folding in its write-ahead log.
-pub fn left_open(path: &Path) -> bool {
-    let [_, wal, _] = files_of(path);
-    fs::metadata(wal).is_ok_and(|wal| wal.len() > 0)
-}
-
-/// What the name of a damaged file ends with, before the time.
-const ASIDE: &str = ".damaged-";
-/// Most names that are tried before an older file is overwritten.
-const SAME_SECOND_MAX: u64 = 10;
-
-/// Moves a damaged database out of the way, under names that tell when; only the newest of several are kept. Tells the
-/// new name.
-pub fn set_aside(path: &Path, wall_ms: u64) -> io::Result<PathBuf> {
-    let named = |file: &Path, stamp: &str| {
-        let mut name = file.as_os_str().to_owned();
-        name.push(format!("{ASIDE}{stamp}"));
-        PathBuf::from(name)
-    };
-    // What was moved aside within the same second keeps its name.
-    let stamps = (0..SAME_SECOND_MAX).map(|later| calendar::stamp(wall_ms + later * 1000));
-    let free = |stamp: &String| files_of(path).iter().all(|file| !named(file, stamp).exists());
-    let stamp = stamps.into_iter().find(free).unwrap_or_else(|| calendar::stamp(wall_ms));
-    let aside = |file: &Path| named(file, &stamp);
-    for file in files_of(path) {
-        match fs::rename(&file, aside(&file)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    // A failure leaves a file too many, which hurts nobody.
-    let _ = remove_old_aside(path);
-    Ok(aside(path))
-}
-
-fn remove_old_aside(path: &Path) -> io::Result<()> {
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
-        return Ok(());
-    };
-    let mut aside: Vec<(String, PathBuf)> = fs::read_dir(folder)?
-        .flatten()
-        .filter_map(|entry| {
-            let file = entry.file_name().into_string().ok()?;
-            let (of, stamp) = file.rsplit_once(ASIDE)?;
-            of.starts_with(name).then(|| (stamp.to_owned(), entry.path()))
-        })
-        .collect();
-    aside.sort_unstable();
-    let mut stamps: Vec<&str> = aside.iter().map(|(stamp, _)| stamp.as_str()).collect();
-    stamps.dedup();
-    let kept = stamps.len().saturating_sub(SET_ASIDE_MAX);
-    for (_, file) in aside.iter().filter(|(stamp, _)| stamps[..kept].contains(&stamp.as_str())) {
-        fs::remove_file(file)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -618,17 +655,22 @@ mod tests {
         let mut db = open(&folder);
         let rows: Vec<Row> = (0..5_000).map(sample).collect();
         db.write(&StateChanges::new(), &rows, &[]).expect("written");
-        let oldest_ms = rows[100].ended_ms;
-        assert!(!db.forget(oldest_ms, u64::MAX).expect("removed"));
+        let keep =
+            Keep { now_ms: rows[4_999].ended_ms, oldest_row_ms: rows[100].ended_ms, bytes_max: u64::MAX };
+        let tidy = |db: &mut Db, keep: &Keep| {
+            for _ in 0..100 {
+                if !db.tidy(keep).expect("tidied") {
+                    return;
+                }
+            }
+            panic!("it does not end");
+        };
+        tidy(&mut db, &keep);
         let kept = db.recent(10_000).expect("read");
         assert_eq!((kept.len(), kept.last()), (4_900, Some(&rows[100])));
-        let mut turns = 0;
-        while db.forget(0, 120_000).expect("removed") {
-            turns += 1;
-            assert!(turns < 10, "it ends");
-        }
+        tidy(&mut db, &Keep { oldest_row_ms: 0, bytes_max: 200_000, ..keep });
         let kept = db.recent(10_000).expect("read");
-        assert!(kept.len() < 2_000 && kept.first() == rows.last(), "{}", kept.len());
+        assert!((1..4_000).contains(&kept.len()) && kept.first() == rows.last(), "{}", kept.len());
     }
 
     #[test]
@@ -639,37 +681,5 @@ mod tests {
         db.close().expect("closed");
         let failure = Db::open(&folder.path().join("freeway.db"), BUSY).expect_err("it is newer");
         assert_eq!(failure.trouble(), Trouble::Newer);
-    }
-
-    #[test]
-    fn what_was_set_aside_in_the_same_second_is_kept() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("freeway.db");
-        let aside = ["first", "second"].map(|text| {
-            fs::write(&path, text).expect("written");
-            set_aside(&path, 1_796_000_000_000).expect("moved")
-        });
-        assert_eq!(aside.map(|file| fs::read_to_string(file).expect("kept")), ["first", "second"]);
-    }
-
-    #[test]
-    fn only_the_newest_damaged_files_are_kept() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("freeway.db");
-        for day in 0..6 {
-            for file in files_of(&path) {
-                fs::write(file, "nonsense").expect("written");
-            }
-            set_aside(&path, 1_796_000_000_000 + day * 86_400_000).expect("moved");
-            assert!(!path.exists());
-        }
-        let mut left: Vec<String> = fs::read_dir(folder.path())
-            .expect("read")
-            .map(|entry| entry.expect("read").file_name().into_string().expect("text"))
-            .collect();
-        left.sort_unstable();
-        assert_eq!(left.len(), SET_ASIDE_MAX * 3);
-        let fourth = calendar::stamp(1_796_000_000_000 + 3 * 86_400_000);
-        assert!(left[0].ends_with(&fourth), "{left:?} from {fourth} on");
     }
 }

@@ -6,10 +6,21 @@
 //! Requests hand in rows and never wait: the list of those not written yet is bounded, and when it is full rows are
 //! dropped and counted. State is not handed in but fetched by the writer, so it cannot be dropped. When the disk is
 //! full, read-only or damaged the gateway goes on from memory, and [`Store::health`] says so.
+pub mod analytics;
 mod db;
+pub mod figures;
+mod folder;
+#[cfg(test)]
+mod history_tests;
 mod journal;
+mod names;
+pub mod page;
+mod reader;
+mod rollup;
 pub mod row;
+mod schema;
 pub mod sessions;
+pub mod span;
 pub mod state;
 mod writer;
 
@@ -22,12 +33,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::base::clock;
+use crate::catalog::settings::HistorySettings;
 use crate::catalog::{Issue, IssueLevel};
 pub use db::StateChanges;
+use figures::{Sample, Totals};
 use journal::MEMORY_FOLDER;
+use reader::Reader;
+pub use reader::{NoView, Seen};
 pub use row::{Row, RowCache, RowKind, RowOutcome, RowRefit};
 use sessions::{SessionRow, SessionSource, Stored};
 use writer::{Message, Pace, ROWS_BATCH, ROWS_HELD_MAX, Waiting, Writer};
@@ -42,8 +57,8 @@ const MESSAGES_MAX: usize = 64;
 /// How long a reader waits for the writer, which may be waiting for the disk.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much history is kept.
-#[derive(Clone, Copy, Debug)]
+/// How much history is kept. The default holds until the settings are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     pub days: u64,
     pub bytes: u64,
@@ -52,6 +67,12 @@ pub struct History {
 impl Default for History {
     fn default() -> History {
         History { days: 90, bytes: 256 << 20 }
+    }
+}
+
+impl From<HistorySettings> for History {
+    fn from(settings: HistorySettings) -> History {
+        History { days: settings.days, bytes: settings.mib << 20 }
     }
 }
 
@@ -139,10 +160,24 @@ pub struct Health {
 #[derive(Debug, Default)]
 struct Shared {
     waiting: Mutex<Waiting>,
+    /// Told whenever rows have arrived in the database, or came back from it.
+    arrived: Condvar,
+    history: Mutex<History>,
     trouble: Mutex<Option<(Trouble, String)>>,
     rows_dropped: AtomicU64,
     rows_written: AtomicU64,
     writes: AtomicU64,
+}
+
+impl Shared {
+    /// Rows are no longer on their way.
+    fn wrote(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.writing = false;
+        waiting.written += 1;
+        drop(waiting);
+        self.arrived.notify_all();
+    }
 }
 
 /// How much of the state the writer asks for.
@@ -166,6 +201,7 @@ pub struct Store {
     thread: Mutex<Option<JoinHandle<()>>>,
     path: PathBuf,
     busy: Duration,
+    reader: Reader,
 }
 
 /// A store as it was found.
@@ -183,19 +219,19 @@ pub struct Opened {
 impl Store {
     /// Opens the data folder and starts the writer. A disk that cannot be used is an issue and not an error: then the
     /// store begins empty, and tries again by itself. Only a folder that another process owns is an error.
-    pub fn open(folder: &Path, history: History) -> Result<Opened, OpenError> {
-        Store::open_at(folder, Path::new(MEMORY_FOLDER), history, Pace::USUAL)
+    pub fn open(folder: &Path) -> Result<Opened, OpenError> {
+        Store::open_at(folder, Path::new(MEMORY_FOLDER), Pace::USUAL)
     }
 
-    fn open_at(folder: &Path, memory: &Path, history: History, pace: Pace) -> Result<Opened, OpenError> {
+    fn open_at(folder: &Path, memory: &Path, pace: Pace) -> Result<Opened, OpenError> {
         let mut issues = Vec::new();
         let mut note = |level, message: String| {
             issues.push(Issue { file: DATABASE.into(), provider: None, level, message });
         };
-        if let Err(error) = db::prepare_folder(folder) {
+        if let Err(error) = folder::prepare_folder(folder) {
             note(IssueLevel::Error, format!("the data folder {} cannot be used: {error}", folder.display()));
         }
-        let lock = match db::lock(&folder.join(LOCK)) {
+        let lock = match folder::lock(&folder.join(LOCK)) {
             Ok(lock) => Some(lock),
             Err(error) if error.trouble() == Trouble::Busy => {
                 return Err(OpenError::Locked(folder.to_owned()));
@@ -205,8 +241,8 @@ impl Store {
         };
         let path = folder.join(DATABASE);
         let shared = Arc::new(Shared::default());
-        let mut writer =
-            Writer::new(path.clone(), memory.to_owned(), history, pace, Arc::clone(&shared), lock);
+        let reader = Reader::new(&path, Arc::clone(&shared));
+        let mut writer = Writer::new(path.clone(), memory.to_owned(), pace, Arc::clone(&shared), lock);
         let state = writer.open();
         let sessions = writer.session_rows();
         if let Some(found) = writer.take_damage() {
@@ -220,7 +256,8 @@ impl Store {
             .name("store".into())
             .spawn(move || writer.run(&inbox))
             .expect("the operating system starts a thread at start-up");
-        let store = Store { messages, shared, thread: Mutex::new(Some(thread)), path, busy: pace.busy };
+        let thread = Mutex::new(Some(thread));
+        let store = Store { messages, shared, thread, path, busy: pace.busy, reader };
         Ok(Opened { store, state, sessions, issues })
     }
 
@@ -257,6 +294,7 @@ impl Store {
                 self.shared.rows_dropped.fetch_add(1, Ordering::Relaxed);
                 return;
             }
+            waiting.totals.add(&Totals::of(&Sample::from(&row)));
             waiting.since.get_or_insert_with(clock::instant);
             waiting.rows.push_back(row);
             waiting.rows.len() == ROWS_BATCH
@@ -270,6 +308,15 @@ impl Store {
     /// Brings state to the disk now instead of within a minute, for what an administrator changed. Does not wait.
     pub fn save_soon(&self) {
         let _ = self.messages.try_send(Message::SaveNow);
+    }
+
+    /// How much history is kept from now on.
+    pub fn keep(&self, history: History) {
+        let before = std::mem::replace(&mut *self.shared.history.lock(), history);
+        if before != history {
+            // When the channel is full, the next look at old rows is an hour away at most.
+            let _ = self.messages.try_send(Message::Tidy);
+        }
     }
 
     /// Removes entries of saved state that [`state::restore`] had no use for.
@@ -286,6 +333,12 @@ impl Store {
             Ok(()) => answer.recv_timeout(READ_TIMEOUT).unwrap_or_default(),
             Err(_) => Vec::new(),
         }
+    }
+
+    /// Lets `look` see everything that was kept, rows included that are not written yet. Waits for a moment when others
+    /// look, and does not let anybody look for long.
+    pub fn view<T>(&self, look: impl Fn(&Seen) -> Result<T, rusqlite::Error>) -> Result<T, NoView> {
+        self.reader.view(look)
     }
 
     /// How the store is doing.
@@ -336,8 +389,7 @@ mod tests {
 
     fn open(folder: &Path) -> Opened {
         // Without a memory folder state goes to the disk every time.
-        Store::open_at(folder, Path::new("/nowhere"), History::default(), QUICK)
-            .expect("nobody else has the folder")
+        Store::open_at(folder, Path::new("/nowhere"), QUICK).expect("nobody else has the folder")
     }
 
     /// Waits for what the writer does on its own thread.
@@ -388,7 +440,7 @@ mod tests {
         for file in fs::read_dir(folder.path()).expect("read").flatten() {
             fs::copy(file.path(), copy.path().join(file.file_name())).expect("copied");
         }
-        assert!(db::left_open(&copy.path().join(DATABASE)));
+        assert!(folder::left_open(&copy.path().join(DATABASE)));
         let found = open(copy.path());
         assert_eq!((found.state.len(), found.store.recent(9).len(), found.issues.len()), (1, 1, 0));
     }
@@ -396,7 +448,7 @@ mod tests {
     #[test]
     fn a_clean_end_leaves_one_file() {
         let folder = used_folder();
-        assert!(!db::left_open(&folder.path().join(DATABASE)));
+        assert!(!folder::left_open(&folder.path().join(DATABASE)));
         assert_eq!(fs::metadata(folder.path().join(LOCK)).expect("there").len(), 0);
     }
 
@@ -404,7 +456,7 @@ mod tests {
     fn a_data_folder_has_one_owner() {
         let folder = used_folder();
         let first = open(folder.path());
-        let second = Store::open_at(folder.path(), Path::new("/nowhere"), History::default(), QUICK);
+        let second = Store::open_at(folder.path(), Path::new("/nowhere"), QUICK);
         assert!(matches!(&second, Err(OpenError::Locked(_))));
         assert!(second.expect_err("locked").to_string().contains("FREEWAY_DATA"));
         assert_eq!(first.store.recent(100).len(), 10, "the owner is not disturbed");

@@ -2,18 +2,27 @@
 //! memory card. Never a word of a prompt or an answer.
 use std::sync::Arc;
 
+use rusqlite::ToSql;
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use serde::Serialize;
+
+use crate::base::text::hex;
 
 /// Longest texts that come from outside, in bytes. What is longer is cut.
 const REQUESTED_BYTES_MAX: usize = 96;
 const ERROR_BYTES_MAX: usize = 64;
 const TRAIL_BYTES_MAX: usize = 512;
 
+/// Rows in one millisecond that keep their time exactly.
+pub const ROWS_PER_MS: i64 = 64;
+
 /// A finished request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Wall clock when it ended, in milliseconds since 1970.
     pub ended_ms: u64,
+    /// The `x-request-id` that the client saw.
+    pub id: Option<Arc<str>>,
     pub kind: RowKind,
     pub outcome: RowOutcome,
     /// The status that the client got; 499 when it left before.
@@ -33,6 +42,8 @@ pub struct Row {
     pub output_tokens: u64,
     /// The tokens are our own estimate.
     pub estimated: bool,
+    /// What the answer would have cost where it is paid for, in billionths of a dollar.
+    pub saved_nano_usd: u64,
     /// From the request's last byte to the answer's last byte.
     pub latency_ms: u64,
     /// To the first token of a stream.
@@ -50,7 +61,7 @@ pub struct Row {
 }
 
 /// Which surface a request came in by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKind {
     Chat,
     Embeddings,
@@ -87,7 +98,8 @@ pub enum RowRefit {
 }
 
 impl RowKind {
-    const ALL: [RowKind; 5] =
+    /// All kinds.
+    pub const ALL: [RowKind; 5] =
         [RowKind::Chat, RowKind::Embeddings, RowKind::Completions, RowKind::Responses, RowKind::Messages];
 
     /// Its word in the API.
@@ -113,8 +125,10 @@ impl RowKind {
 }
 
 impl RowOutcome {
-    const ALL: [RowOutcome; 3] = [RowOutcome::Success, RowOutcome::Error, RowOutcome::Canceled];
+    /// All outcomes.
+    pub const ALL: [RowOutcome; 3] = [RowOutcome::Success, RowOutcome::Error, RowOutcome::Canceled];
 
+    /// Its word in the API.
     pub const fn name(self) -> &'static str {
         match self {
             RowOutcome::Success => "success",
@@ -135,7 +149,8 @@ impl RowOutcome {
 }
 
 impl RowCache {
-    const ALL: [RowCache; 2] = [RowCache::Exact, RowCache::Semantic];
+    /// Both caches.
+    pub const ALL: [RowCache; 2] = [RowCache::Exact, RowCache::Semantic];
 
     /// Its word in the API and in `x-freeway-cache`.
     pub const fn name(self) -> &'static str {
@@ -181,6 +196,51 @@ impl RowRefit {
     }
 }
 
+/// The form in which the id of a request is stored: one of ours is twelve bytes in disguise.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RequestId<'i> {
+    Ours([u8; OUR_ID_BYTES]),
+    Theirs(&'i str),
+}
+
+/// Random bytes of an id of ours, and what stands before them.
+const OUR_ID_BYTES: usize = 12;
+const OUR_ID_PREFIX: &str = "req_";
+
+impl RequestId<'_> {
+    /// The stored form of an id.
+    pub fn packed(id: &str) -> RequestId<'_> {
+        let bytes = || {
+            let digits = id.strip_prefix(OUR_ID_PREFIX).filter(|digits| digits.len() == 2 * OUR_ID_BYTES)?;
+            let mut bytes = [0; OUR_ID_BYTES];
+            for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+                *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+            }
+            // What could be read in another spelling is somebody else's.
+            (hex(&bytes) == digits).then_some(bytes)
+        };
+        bytes().map_or(RequestId::Theirs(id), RequestId::Ours)
+    }
+
+    /// The id of a stored form.
+    pub fn unpacked(stored: ValueRef<'_>) -> Option<Arc<str>> {
+        match stored {
+            ValueRef::Blob(bytes) => Some(format!("{OUR_ID_PREFIX}{}", hex(bytes)).into()),
+            ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into()),
+            _ => None,
+        }
+    }
+}
+
+impl ToSql for RequestId<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            RequestId::Ours(bytes) => ValueRef::Blob(bytes),
+            RequestId::Theirs(text) => ValueRef::Text(text.as_bytes()),
+        }))
+    }
+}
+
 impl Row {
     /// The row with every text cut to its bound.
     pub fn bounded(mut self) -> Row {
@@ -203,6 +263,7 @@ impl Row {
 pub fn sample(number: u64) -> Row {
     Row {
         ended_ms: 1_796_000_000_000 + number * 1_000,
+        id: Some(if number % 2 == 0 { "req_0123456789abcdef01234567".into() } else { "their-own".into() }),
         kind: RowKind::Embeddings,
         outcome: RowOutcome::Error,
         status: 502,
@@ -215,6 +276,7 @@ pub fn sample(number: u64) -> Row {
         prompt_tokens: 1_200,
         output_tokens: 340 + number,
         estimated: number % 3 == 0,
+        saved_nano_usd: 512_000,
         latency_ms: 2_345,
         first_ms: Some(321),
         attempts: 2,

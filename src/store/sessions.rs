@@ -113,8 +113,10 @@ pub fn rows(connection: &Connection) -> Result<Vec<SessionRow>, Failure> {
 }
 
 /// The length of the text of all of them.
-pub fn text_bytes(connection: &Connection) -> Result<i64, Failure> {
-    Ok(connection.query_row("SELECT ifnull(sum(bytes), 0) FROM session", [], |row| row.get(0))?)
+pub fn text_bytes(connection: &Connection) -> Result<u64, Failure> {
+    let bytes: i64 =
+        connection.query_row("SELECT ifnull(sum(bytes), 0) FROM session", [], |row| row.get(0))?;
+    Ok(bytes.max(0) as u64)
 }
 
 /// Reads a conversation; `None` when there is none of that number.

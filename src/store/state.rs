@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::catalog::provider::{Limit, Limits, Metric, ResetZone, WindowKind};
     use crate::quota::{Cause, Claim, Claims, Scope, Spent, Term, Want};
-    use crate::store::{History, Store};
+    use crate::store::Store;
 
     const NOW: Now = Now::at(3_600_000, 1_796_000_000_000);
 
@@ -137,13 +137,13 @@ mod tests {
         let limits = limits();
         let mut slots = Slots::default();
         let (mut ledger, mut benches) = used(&mut slots, &limits);
-        let opened = Store::open(folder.path(), History::default()).expect("nobody else has it");
+        let opened = Store::open(folder.path()).expect("nobody else has it");
         opened.store.save_from(Box::new(move |extent| {
             take(&mut ledger, &mut benches, &slots, extent, NOW).into_changes()
         }));
         opened.store.close();
 
-        let opened = Store::open(folder.path(), History::default()).expect("nobody else has it");
+        let opened = Store::open(folder.path()).expect("nobody else has it");
         let mut slots = Slots::default();
         let (three, one) = (slots.intern("key/acme:three"), slots.intern("key/acme:one"));
         let (mut ledger, mut benches) = (Ledger::new(), Benches::new());

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rusqlite::Connection;
 
-use super::db::{self, Db, Failure, StateChanges};
+use super::db::{Db, Failure, Keep, StateChanges};
+use super::figures::Totals;
+use super::folder;
 use super::journal::Journal;
 use super::row::Row;
 use super::sessions::{SessionChange, SessionRow, SessionSource};
@@ -52,8 +54,10 @@ pub const ROWS_BATCH: usize = 500;
 const STATE_BATCH: usize = 1_000;
 /// Rows that wait for the disk; beyond that they are dropped and counted.
 pub const ROWS_HELD_MAX: usize = 4_000;
-/// How often rows are looked at that are too old or too many.
-const FORGET_EVERY: Duration = Duration::from_secs(3_600);
+/// How often old rows are looked at when nothing happens, and between two parts of that work: what else the writer has
+/// to do is not kept waiting.
+const TIDY_EVERY: Duration = Duration::from_secs(3_600);
+const TIDY_PAUSE: Duration = Duration::from_millis(100);
 /// A damaged database up to this size is found at the start; a larger one would take too long to look through, and is
 /// found when the damage is met.
 const CHECK_BYTES_MAX: u64 = 16 << 20;
@@ -71,12 +75,20 @@ pub struct Waiting {
     pub rows: VecDeque<Row>,
     /// When the first of them came.
     pub since: Option<Instant>,
+    /// Rows are on their way to the database and stand in neither.
+    pub writing: bool,
+    /// How often that has ended.
+    pub written: u64,
+    /// All rows since the start.
+    pub totals: Totals,
 }
 
 /// What the writer is told.
 pub enum Message {
     /// Enough rows for a batch are waiting.
     Batch,
+    /// Old rows are to be looked at now.
+    Tidy,
     Source(StateSource),
     Sessions(Box<dyn SessionSource>),
     SaveNow,
@@ -92,7 +104,6 @@ pub enum Message {
 pub struct Writer {
     path: PathBuf,
     memory_folder: PathBuf,
-    history: History,
     pace: Pace,
     shared: Arc<Shared>,
     /// Held, never used: it keeps the data folder ours.
@@ -113,7 +124,7 @@ pub struct Writer {
     /// An administrator changed something, which goes to the disk at once.
     urgent: bool,
     state_due: Instant,
-    forget_due: Instant,
+    tidy_due: Instant,
     retry: Option<Retry>,
     damage: Option<String>,
 }
@@ -129,7 +140,6 @@ impl Writer {
     pub fn new(
         path: PathBuf,
         memory_folder: PathBuf,
-        history: History,
         pace: Pace,
         shared: Arc<Shared>,
         lock: Option<Connection>,
@@ -138,7 +148,6 @@ impl Writer {
         Writer {
             path,
             memory_folder,
-            history,
             pace,
             shared,
             lock,
@@ -153,7 +162,7 @@ impl Writer {
             urgent: false,
             state_due: now + pace.state_every,
             // Not in the first minute, when everything else starts too.
-            forget_due: now + pace.disk_every,
+            tidy_due: now + pace.disk_every,
             retry: None,
             damage: None,
         }
@@ -174,7 +183,7 @@ impl Writer {
     }
 
     fn open_and_read(&mut self) -> Result<BTreeMap<String, String>, Failure> {
-        let left_open = db::left_open(&self.path);
+        let left_open = folder::left_open(&self.path);
         let opened = Db::open(&self.path, self.pace.busy)?;
         if left_open && std::fs::metadata(&self.path).is_ok_and(|file| file.len() <= CHECK_BYTES_MAX) {
             opened.check()?;
@@ -218,6 +227,7 @@ impl Writer {
                 // The connection may be in the middle of something; a fresh one is not.
                 Err(_) => {
                     self.db = None;
+                    self.shared.wrote();
                     self.retry_later(Trouble::Disk, "the writer failed and begins anew".into());
                 }
             }
@@ -231,6 +241,7 @@ impl Writer {
             match inbox.recv_deadline(self.next_due()) {
                 Ok(Message::Source(source)) => self.source = Some(source),
                 Ok(Message::Sessions(source)) => self.sessions = Some(source),
+                Ok(Message::Tidy) => self.tidy_due = clock::instant(),
                 Ok(Message::SaveNow) => {
                     self.state_due = clock::instant();
                     self.urgent = true;
@@ -251,7 +262,7 @@ impl Writer {
 
     /// When there is something to do, if nobody says anything before. Rows are looked at together with the state.
     fn next_due(&self) -> Instant {
-        let due = self.state_due.min(self.forget_due);
+        let due = self.state_due.min(self.tidy_due);
         // Nothing but the wait for the next attempt ends while the disk cannot be written.
         self.retry.map_or(due, |retry| retry.at)
     }
@@ -273,8 +284,8 @@ impl Writer {
                 self.keep_from_kill();
             }
         }
-        if self.forget_due <= now {
-            self.forget_due = now + if self.forget_rows() { Duration::from_secs(1) } else { FORGET_EVERY };
+        if self.tidy_due <= now {
+            self.tidy_due = now + if self.tidy() { TIDY_PAUSE } else { TIDY_EVERY };
         }
     }
 
@@ -333,18 +344,23 @@ impl Writer {
         }
         let sessions = self.take_sessions();
         let Some(db) = &mut self.db else { return };
-        let taken = std::mem::take(&mut *self.shared.waiting.lock());
-        // After a failure an empty transaction shows whether the database can be written again.
-        let nothing = taken.rows.is_empty() && self.state.is_empty() && sessions.is_empty();
-        if nothing && self.retry.is_none() {
-            return;
-        }
-        let written = db.write(&self.state, &taken.rows, &sessions);
+        let (rows, since) = {
+            let mut waiting = self.shared.waiting.lock();
+            // After a failure an empty transaction shows whether the database can be written again.
+            let nothing = waiting.rows.is_empty() && self.state.is_empty() && sessions.is_empty();
+            if nothing && self.retry.is_none() {
+                return;
+            }
+            waiting.writing = true;
+            (std::mem::take(&mut waiting.rows), waiting.since.take())
+        };
+        let written = db.write(&self.state, &rows, &sessions);
         if let Some(source) = &self.sessions {
             source.written(written.is_ok());
         }
         match written {
             Ok(()) => {
+                self.shared.wrote();
                 self.needs_sessions = false;
                 self.state.clear();
                 self.state_since = None;
@@ -352,12 +368,14 @@ impl Writer {
                 if let Some(journal) = &mut self.journal {
                     journal.clear();
                 }
-                self.shared.rows_written.fetch_add(taken.rows.len() as u64, Ordering::Relaxed);
+                self.shared.rows_written.fetch_add(rows.len() as u64, Ordering::Relaxed);
                 self.shared.writes.fetch_add(1, Ordering::Relaxed);
                 self.recovered();
+                self.tidy_soon();
             }
             Err(error) => {
-                self.put_back(taken);
+                self.put_back(rows, since);
+                self.shared.wrote();
                 if let Some(journal) = &mut self.journal {
                     // What comes of it does not matter: the disk is tried again anyway.
                     let _ = journal.write(&self.state);
@@ -368,14 +386,14 @@ impl Writer {
     }
 
     /// Puts rows that could not be written before those that came meanwhile; the oldest of too many are dropped.
-    fn put_back(&self, mut taken: Waiting) {
+    fn put_back(&self, mut rows: VecDeque<Row>, since: Option<Instant>) {
         let mut waiting = self.shared.waiting.lock();
-        taken.rows.append(&mut waiting.rows);
-        let excess = taken.rows.len().saturating_sub(ROWS_HELD_MAX);
-        taken.rows.drain(..excess);
+        rows.append(&mut waiting.rows);
+        let excess = rows.len().saturating_sub(ROWS_HELD_MAX);
+        rows.drain(..excess);
         self.shared.rows_dropped.fetch_add(excess as u64, Ordering::Relaxed);
-        taken.since = taken.since.or(waiting.since);
-        *waiting = taken;
+        waiting.since = since.or(waiting.since);
+        waiting.rows = rows;
     }
 
     fn recovered(&mut self) {
@@ -388,7 +406,7 @@ impl Writer {
     fn reopen(&mut self) -> bool {
         if let Some(folder) = self.path.parent() {
             // Whatever is wrong with the folder, opening says it.
-            let _ = db::prepare_folder(folder);
+            let _ = folder::prepare_folder(folder);
         }
         match Db::open(&self.path, self.pace.busy).and_then(|opened| self.use_db(opened)) {
             Ok(()) => {
@@ -414,7 +432,7 @@ impl Writer {
             if let Some(mut journal) = self.journal.take() {
                 journal.clear();
             }
-            match db::set_aside(&self.path, clock::now().wall_ms) {
+            match folder::set_aside(&self.path, clock::now().wall_ms) {
                 Ok(aside) => {
                     message =
                         format!("freeway.db was damaged ({error}) and was moved to {}", aside.display());
@@ -443,19 +461,32 @@ impl Writer {
         rows
     }
 
-    /// True when more rows are to be removed.
-    fn forget_rows(&mut self) -> bool {
-        let now = clock::now();
+    /// How much history is kept as of now; `None` while the clock is not set.
+    fn keep(&self) -> Option<Keep> {
+        let now_ms = clock::now().wall_ms;
+        let History { days, bytes } = *self.shared.history.lock();
+        let oldest_row_ms = now_ms.saturating_sub(days.saturating_mul(DAY_MS));
+        (now_ms >= EARLIEST_MS).then_some(Keep { now_ms, oldest_row_ms, bytes_max: bytes })
+    }
+
+    /// Lets old rows be looked at now when there is reason to.
+    fn tidy_soon(&mut self) {
+        let (Some(db), Some(keep)) = (&self.db, self.keep()) else { return };
+        // A database that cannot be read tells so at the next write.
+        if db.untidy(&keep).unwrap_or(false) {
+            self.tidy_due = clock::instant();
+        }
+    }
+
+    /// Does a part of what is to be done about old rows; true when there is more.
+    fn tidy(&mut self) -> bool {
         if let Some(source) = &self.sessions {
-            source.forget(now);
+            source.forget(clock::now());
         }
-        let wall_ms = now.wall_ms;
-        let Some(db) = &mut self.db else { return false };
-        if wall_ms < EARLIEST_MS {
-            return false;
-        }
-        let oldest_ms = wall_ms.saturating_sub(self.history.days.saturating_mul(DAY_MS));
-        match db.forget(oldest_ms, self.history.bytes) {
+        let (Some(keep), Some(db)) = (self.keep(), &mut self.db) else { return false };
+        let more =
+            db.tidy(&keep).and_then(|more| if more { Ok(more) } else { db.compact(&keep).map(|()| more) });
+        match more {
             Ok(more) => more,
             Err(error) => {
                 self.failed(&error);
@@ -482,7 +513,7 @@ mod tests {
     fn writer(folder: &tempfile::TempDir) -> Writer {
         let pace = Pace { retry_first: Duration::ZERO, retry_max: Duration::ZERO, ..Pace::USUAL };
         let path = folder.path().join("freeway.db");
-        Writer::new(path, folder.path().join("memory"), History::default(), pace, Arc::default(), None)
+        Writer::new(path, folder.path().join("memory"), pace, Arc::default(), None)
     }
 
     /// Lets everything be due.
@@ -546,9 +577,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let writer = writer(&folder);
         hand_in(&writer, 100..107);
-        let taken =
-            Waiting { rows: (0..ROWS_HELD_MAX as u64).map(sample).collect(), since: Some(clock::instant()) };
-        writer.put_back(taken);
+        writer.put_back((0..ROWS_HELD_MAX as u64).map(sample).collect(), Some(clock::instant()));
         assert_eq!(waiting(&writer), ROWS_HELD_MAX);
         assert_eq!(writer.shared.rows_dropped.load(Ordering::Relaxed), 7);
         let waiting = writer.shared.waiting.lock();
