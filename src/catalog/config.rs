@@ -348,14 +348,18 @@ impl Reader<'_> {
             },
             sticky_ms: self.whole("routing.stickyMs"),
             handoff: self.flag("routing.handoff"),
-            log: LogSettings {
-                previews: self.flag("log.previews"),
-                level: match self.text("log.level").as_deref() {
-                    Some("error") => LogLevel::Error,
-                    Some("warn") => LogLevel::Warn,
-                    Some("debug") => LogLevel::Debug,
-                    _ => LogLevel::Info,
-                },
+            log: self.log(),
+        }
+    }
+
+    fn log(&self) -> LogSettings {
+        LogSettings {
+            previews: self.flag("log.previews"),
+            level: match self.text("log.level").as_deref() {
+                Some("error") => LogLevel::Error,
+                Some("warn") => LogLevel::Warn,
+                Some("debug") => LogLevel::Debug,
+                _ => LogLevel::Info,
             },
         }
     }
