@@ -151,7 +151,7 @@ def check_the_main_jobs_are_done_by_keyboard_alone(stage):
 def check_words_of_others_stay_words(stage):
     """SEC-02: markup in every name and text that comes from elsewhere."""
     evil = "<img src=x onerror=alert(1)>"
-    world = stage.world()
+    world = stage.world(env={"FREEWAY_ADMIN_KEY": ADMIN_KEY})
     path = world.root / "providers" / "evil.json"
     path.write_text(json.dumps({
         "id": "evil", "label": f"Evil {evil}", "baseUrl": world.mocks["alpha"].url + "/v1", "modelsEndpoint": None, "priority": 1,
@@ -166,6 +166,9 @@ def check_words_of_others_stay_words(stage):
     world.chat(f"session {evil}", model="beta/beta-fast", session=f"s{evil}")
     world.api("/api/clients", "POST", {"name": "');alert(1);//"})
     visitor = stage.visitor(world).open()
+    visitor.page.get_by_label("Admin key").fill(ADMIN_KEY)
+    visitor.page.keyboard.press("Enter")
+    visitor.shown("overview")
     for panel in PANELS:
         section = visitor.go(panel)
         for fold in section.locator("summary:visible").all()[:12]:

@@ -98,11 +98,11 @@ def check_the_catalog_is_searched_and_paged(stage):
 
 def check_settings_say_where_they_come_from(stage):
     world = stage.world(env={"FREEWAY_STRATEGY": "fastest"}, files={".env": "FREEWAY_LOG=debug\n"},
-                        config={"failover": {"maxAttempts": 5}})
+                        config={"maxAttempts": 5})
     visitor = stage.visitor(world).open("settings")
     panel = visitor.shown("settings")
     for name, value, source in [("strategy", "fastest", "variable"), ("log.level", "debug", ".env"),
-                                ("failover.maxAttempts", "5", "configuration"), ("server.workers", "64", "default")]:
+                                ("maxAttempts", "5", "configuration"), ("server.workers", "64", "default")]:
         row = panel.locator(f"tr[data-key='{name}']")
         expect(row.locator("td").nth(0)).to_have_text(value)
         expect(row.locator("td").nth(1)).to_have_text(source)
