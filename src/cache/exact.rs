@@ -11,6 +11,9 @@ use super::key::Key;
 /// Models that can each have an answer to the same request.
 pub const VARIANTS_MAX: u8 = 4;
 
+/// Models whose names are shared. With more of them some names are there twice, which costs a little memory.
+const WHOS_MAX: usize = 1_024;
+
 /// How much may be kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -94,6 +97,8 @@ pub struct Exact<B> {
     order: BTreeMap<u64, Place>,
     uses: u64,
     bytes: u64,
+    /// Those who answered, once each.
+    whos: Vec<Arc<Who>>,
     pub counts: Counts,
 }
 
@@ -104,6 +109,7 @@ impl<B> Default for Exact<B> {
             order: BTreeMap::new(),
             uses: 0,
             bytes: 0,
+            whos: Vec::new(),
             counts: Counts::default(),
         }
     }
@@ -161,11 +167,38 @@ impl<B: Clone> Exact<B> {
         }
     }
 
+    /// `who`, shared by all answers that they gave.
+    pub fn share(&mut self, who: Who) -> Arc<Who> {
+        if let Some(known) = self.whos.iter().find(|known| ***known == who) {
+            return Arc::clone(known);
+        }
+        if self.whos.len() >= WHOS_MAX {
+            self.whos.clear();
+        }
+        let who = Arc::new(who);
+        self.whos.push(Arc::clone(&who));
+        who
+    }
+
     /// Keeps an answer, in the place of an older one by the same model if there is one. What makes room for it is told.
     pub fn keep(&mut self, key: Key, facts: Facts, body: B, bytes: u64, bounds: &Bounds) -> Kept<B> {
         if bytes > bounds.bytes || bounds.entries == 0 {
             return Kept { place: None, gone: Vec::new() };
         }
+        self.counts.stored += 1;
+        self.put(key, facts, body, bytes, bounds)
+    }
+
+    /// Takes back an answer of an earlier run, older ones first.
+    pub fn restore(&mut self, key: Key, facts: Facts, body: B, bytes: u64, bounds: &Bounds, wall_ms: u64) {
+        if bytes <= bounds.bytes && !is_old(&facts, bounds, wall_ms) {
+            let evicted = self.counts.evicted;
+            drop(self.put(key, facts, body, bytes, bounds));
+            self.counts.evicted = evicted;
+        }
+    }
+
+    fn put(&mut self, key: Key, facts: Facts, body: B, bytes: u64, bounds: &Bounds) -> Kept<B> {
         let place = self.place_for(&key, &facts.who);
         let mut gone: Vec<_> = self.remove(&place).map(|entry| (place, entry)).into_iter().collect();
         self.uses += 1;
@@ -173,7 +206,6 @@ impl<B: Clone> Exact<B> {
         self.order.insert(entry.used, place);
         self.entries.insert(place, entry);
         self.bytes += bytes;
-        self.counts.stored += 1;
         self.make_room(bounds, &mut gone);
         Kept { place: Some(place), gone }
     }
@@ -191,13 +223,6 @@ impl<B: Clone> Exact<B> {
         let count = self.entries.len();
         *self = Exact { uses: self.uses, ..Exact::default() };
         count
-    }
-
-    /// Says of an answer where its bytes lie now.
-    pub fn moved(&mut self, place: &Place, change: impl FnOnce(&mut B)) {
-        if let Some(entry) = self.entries.get_mut(place) {
-            change(&mut entry.body);
-        }
     }
 
     pub fn len(&self) -> usize {

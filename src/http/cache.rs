@@ -1,4 +1,6 @@
 //! The owner's view of the answers that are kept.
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::answer::Answer;
@@ -7,7 +9,8 @@ use super::routes::Visit;
 use crate::cache::exact::Entry;
 use crate::cache::key::Key;
 use crate::catalog::settings::CacheMode;
-use crate::relay::cached::{Answers, Content};
+use crate::relay::answers::{self, Answers};
+use crate::store::shelf::Body;
 
 /// Answers that the view lists.
 const RECENT_MAX: usize = 25;
@@ -17,6 +20,7 @@ pub fn view(visit: Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
     let settings = &snapshot.settings.cache;
     let answers = &visit.gateway.answers;
+    answers.unpack(visit.gateway);
     let (open, members) = answers.flights.load();
     let body = json!({
         "enabled": settings.mode != CacheMode::Off,
@@ -57,7 +61,7 @@ fn recent(answers: &Answers, ttl_ms: u64) -> Vec<Value> {
     let latest: Vec<_> =
         exact.latest().take(RECENT_MAX).map(|(place, entry)| (place.key, entry.clone())).collect();
     drop(exact);
-    let view = |(key, Entry { facts, bytes, hits, hit_ms, .. }): (Key, Entry<Content>)| {
+    let view = |(key, Entry { facts, bytes, hits, hit_ms, .. }): (Key, Entry<Arc<Body>>)| {
         json!({
             "key": key.short(),
             "providerId": facts.who.provider,
@@ -77,6 +81,6 @@ fn recent(answers: &Answers, ttl_ms: u64) -> Vec<Value> {
 
 /// `DELETE /api/cache`: forgets all answers, and what was counted of them.
 pub fn clear(visit: Visit<'_>) -> Admission {
-    let removed = visit.gateway.answers.clear();
+    let removed = answers::clear(visit.gateway);
     visit.answer(Answer::json(200, json!({"ok": true, "removed": removed}).to_string().into_bytes()))
 }

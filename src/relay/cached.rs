@@ -1,157 +1,73 @@
-//! Answers from memory: found for a request before anybody is called, given again, and kept when a new one was served.
-//!
-//! A look takes microseconds, so the reader's thread does it. What is kept lies behind one lock, which is never held
-//! across anything that waits.
+//! Turns that are answered without a call of their own: from memory, or with what an identical request at the same time
+//! gets.
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
-use super::flight::{Boarding, Flights, Landing, Member, Route, Shared};
+use super::answers::Hit;
+use super::flight::{Landing, Member, Shared};
 use super::gateway::Gateway;
 use super::hydrate::Session;
 use super::intake::Prepared;
 use super::outlet::Outlet;
 use super::record::{self, Facts};
 use super::story::{CLIENT_CLOSED, CLIENT_CLOSED_CODE, With};
-use super::turn::{Last, Operation, Request, Turn};
+use super::turn::{Last, Request, Turn};
 use crate::base::clock;
 use crate::base::text::fresh_id;
-use crate::cache::exact::{self, Bounds, Entry, Exact, Place, Who};
-use crate::cache::key::{self, Key, Scope};
+use crate::cache::exact;
 use crate::cache::replay::{self, Fresh};
-use crate::cache::rule;
+use crate::catalog::ModelIx;
 use crate::catalog::load::Snapshot;
-use crate::catalog::settings::{CacheScope, CacheSettings};
-use crate::catalog::{Catalog, ModelIx};
 use crate::store::RowCache;
 use crate::upstream::cut::Cut;
 use crate::wire::error::ApiError;
-use crate::wire::json;
+use crate::wire::json::{Cursor, Flaw};
+use crate::wire::patch::{Patch, Track};
 use crate::wire::usage::{Usage, UsageTap};
-
-/// The bytes of an answer.
-pub type Content = Arc<[u8]>;
-
-/// All answers that are kept, and those that are being waited for.
-#[derive(Debug, Default)]
-pub struct Answers {
-    pub exact: Mutex<Exact<Content>>,
-    pub flights: Arc<Flights>,
-}
-
-/// An answer that was found for a request.
-pub struct Hit {
-    place: Place,
-    entry: Entry<Content>,
-    /// Who gave it, in the snapshot of the request.
-    at: ModelIx,
-    pub tier: RowCache,
-}
-
-impl Hit {
-    /// The same for others who wait for it.
-    pub fn shared(&self) -> Shared {
-        Shared { facts: self.entry.facts.clone(), at: self.at, body: Arc::clone(&self.entry.body) }
-    }
-}
-
-/// What may be kept, by the settings.
-pub fn bounds(settings: &CacheSettings) -> Bounds {
-    Bounds { entries: settings.max_entries, bytes: settings.max_bytes, ttl_ms: settings.ttl_ms }
-}
-
-/// The key under which the answer to a request may be looked up and kept; `None` when it may not. Costs next to nothing
-/// then.
-pub fn key_of(prepared: &Prepared) -> Option<Key> {
-    let (request, settings) = (&prepared.request, &prepared.snapshot.settings.cache);
-    if !rule::is_cacheable(settings.mode, request.controls.cache, &request.body) {
-        return None;
-    }
-    let scope = Scope {
-        surface: match request.operation {
-            Operation::Chat(_) => "chat",
-            Operation::Embeddings(_) => "embeddings",
-        },
-        principal: (settings.scope == CacheScope::Key).then_some(request.principal),
-        ignore: &settings.ignore,
-    };
-    Some(key::of(&request.body, &scope))
-}
-
-impl Answers {
-    /// The answer that is kept under `key`, if it came from a model that the request could be served by now.
-    pub fn find(&self, prepared: &Prepared, key: &Key) -> Option<Hit> {
-        let Prepared { snapshot, resolution, .. } = prepared;
-        let at = |who: &Who| at_of(&snapshot.catalog, &resolution.models, who);
-        let bounds = bounds(&snapshot.settings.cache);
-        let found = self.exact.lock().find(key, |who| at(who).is_some(), &bounds, clock::now().wall_ms);
-        let (place, entry) = found?;
-        let at = at(&entry.facts.who)?;
-        Some(Hit { place, entry, at, tier: RowCache::Exact })
-    }
-
-    /// Forgets all answers; how many those were.
-    pub fn clear(&self) -> usize {
-        self.exact.lock().clear()
-    }
-
-    /// Counts a request for which somebody has to be called.
-    pub fn missed(&self) {
-        self.exact.lock().counts.misses += 1;
-    }
-
-    /// A seat on the flight of identical requests, for one that found no answer.
-    pub fn board(&self, prepared: &Prepared, key: Key) -> Boarding {
-        let route = Route {
-            key,
-            requested: Arc::clone(&prepared.requested),
-            controls: prepared.request.controls,
-            snapshot: prepared.snapshot.id,
-        };
-        self.flights.board(route, &prepared.resolution.models)
-    }
-
-    /// Keeps an answer that is about to be served, if it is worth keeping.
-    pub fn keep(&self, settings: &CacheSettings, key: Key, facts: exact::Facts, body: &Content) {
-        if body.len() > settings.max_entry_bytes || !(facts.embeddings || rule::is_keepable(body)) {
-            return;
-        }
-        let (content, bytes) = (Arc::clone(body), body.len() as u64);
-        let kept = self.exact.lock().keep(key, facts, content, bytes, &bounds(settings));
-        // Taken apart only now, so that nobody waits for it.
-        drop(kept);
-    }
-}
-
-/// Which of `models` is `who`.
-fn at_of(catalog: &Catalog, models: &[ModelIx], who: &Who) -> Option<ModelIx> {
-    let is_who =
-        |at: &&ModelIx| catalog.provider(**at).id == who.provider && catalog.model(**at).id == who.model;
-    models.iter().find(is_who).copied()
-}
 
 /// An answer as it is kept: always with its usage, since the next who gets it may ask for it. `object` is what an
 /// upstream said of it.
 pub fn with_usage(body: &[u8], object: Option<Vec<u8>>, usage: Usage) -> Cow<'_, [u8]> {
-    let end = body.iter().rposition(|byte| *byte == b'}');
-    let (None, Some(end)) = (json::member(body, "usage").filter(|raw| *raw != b"null"), end) else {
-        return Cow::Borrowed(body);
+    let object = || {
+        object.unwrap_or_else(|| {
+            let mut object = Vec::new();
+            UsageTap::default().write(usage, &mut object);
+            object
+        })
     };
-    let object = object.unwrap_or_else(|| {
-        let mut object = Vec::new();
-        UsageTap::default().write(usage, &mut object);
-        object
-    });
-    Cow::Owned([&body[..end], b",\"usage\":", &object, &body[end..]].concat())
+    // An answer that was judged has no flaw.
+    add_usage(body, object).ok().flatten().map_or(Cow::Borrowed(body), Cow::Owned)
+}
+
+/// `None` when it has its usage already.
+fn add_usage(body: &[u8], object: impl FnOnce() -> Vec<u8>) -> Result<Option<Vec<u8>>, Flaw> {
+    let (mut cursor, mut patch) = (Cursor::new(body), Patch::default());
+    if !cursor.open(b'{')? {
+        return Ok(None);
+    }
+    let mut top = Track::new(cursor.at());
+    while let Some(name) = cursor.member()? {
+        let name_at = cursor.name_at();
+        top.begin(name_at, &mut patch);
+        match (name, cursor.skip()?) {
+            (b"usage", b"null") => top.remove(name_at, cursor.at(), &mut patch),
+            (b"usage", _) => return Ok(None),
+            _ => top.keep(cursor.at()),
+        }
+    }
+    top.close(cursor.at() - 1, &mut patch);
+    let object = object();
+    top.add("usage", &object, &mut patch);
+    let mut out = Vec::with_capacity(body.len() + object.len() + 16);
+    patch.apply(body, &mut out);
+    Ok(Some(out))
 }
 
 /// Serves a kept answer. Nobody is called and nothing is metered.
 pub fn serve(gateway: &Gateway, prepared: Prepared, hit: &Hit, outlet: Outlet) {
     gateway.answers.exact.lock().hit(&hit.place, clock::now().wall_ms);
-    let Entry { facts, body, .. } = &hit.entry;
-    Replay::new(gateway, prepared, outlet).answer(facts, hit.at, body, hit.tier);
+    Replay::new(gateway, prepared, outlet).answer(&hit.facts, hit.at, &hit.body, hit.tier);
 }
 
 /// How often a waiting member looks whether its client is still there: nobody else does.
@@ -277,5 +193,25 @@ impl Replay<'_> {
             refit: None,
         };
         record::keep(self.gateway, &self.snapshot, &self.turn, &facts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_answer_always_has_its_usage() {
+        let check = |body: &str, object: Option<&str>, expected: &str| {
+            let object = object.map(|object| object.as_bytes().to_vec());
+            let found = with_usage(body.as_bytes(), object, Usage::estimate(2, 1));
+            assert_eq!(std::str::from_utf8(&found), Ok(expected), "{body}");
+        };
+        let own = r#"{"usage":{"total_tokens":9},"a":{"usage":null}}"#;
+        check(own, Some("{}"), own);
+        check(r#"{"a":1}"#, Some(r#"{"x":7}"#), r#"{"a":1,"usage":{"x":7}}"#);
+        let counted = r#"{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}"#;
+        check(r#"{"usage":null,"a":1 }"#, None, &format!(r#"{{"a":1,"usage":{counted} }}"#));
+        check("[]", None, "[]");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Map, Value};
 
-use super::cached::Answers;
+use super::answers::Answers;
 use super::findings::FoundLog;
 use super::record::TurnLog;
 use super::sessions::Sessions;
@@ -51,7 +51,7 @@ pub struct Gateway {
     pub client: Client,
     pub store: Store,
     pub turns: TurnLog,
-    pub answers: Answers,
+    pub answers: Arc<Answers>,
     /// Stored conversations.
     pub sessions: Sessions,
     /// Memory that the conversations of requests in flight hold.
@@ -142,7 +142,7 @@ impl Gateway {
             sessions,
             lent_bytes: AtomicUsize::new(0),
             turns: TurnLog::new(clock::now().wall_ms),
-            answers: Answers::default(),
+            answers: Arc::default(),
             counts: Counts::default(),
             limiter: Mutex::default(),
             found: FoundLog::default(),

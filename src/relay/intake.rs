@@ -2,7 +2,8 @@
 //! memory. On the reader's thread, so nothing here may wait for an upstream or for the disk.
 use std::sync::Arc;
 
-use super::cached::{self, Answers, Hit};
+use super::answers::{self, Hit};
+use super::cached;
 use super::flight::{Boarding, Landing, Lead, Member};
 use super::gateway::Gateway;
 use super::hydrate::{self, Session};
@@ -72,35 +73,34 @@ pub fn settle(gateway: &Arc<Gateway>, request: Request) -> Course {
     if prepared.refusal.is_some() || terminal::is_unmatched(&prepared.resolution) {
         return Course::Refuse(prepared);
     }
-    prepared.key = cached::key_of(&prepared);
+    prepared.key = answers::key_of(&prepared);
     let Some(key) = prepared.key else { return Course::Call(prepared, None) };
-    let answers = &gateway.answers;
-    if let Some(hit) = look(answers, &prepared, &key) {
+    if let Some(hit) = look(gateway, &prepared, &key) {
         return Course::Replay(prepared, Box::new(hit));
     }
-    match answers.board(&prepared, key) {
+    match answers::board(gateway, &prepared, key) {
         Boarding::Follow(member) => Course::Follow(prepared, member),
         // The last flight may have landed since the look.
-        Boarding::Lead(lead) => match look(answers, &prepared, &key) {
+        Boarding::Lead(lead) => match look(gateway, &prepared, &key) {
             Some(hit) => {
                 lead.land(Landing::Answer(hit.shared()));
                 Course::Replay(prepared, Box::new(hit))
             }
             None => {
-                answers.missed();
+                gateway.answers.missed();
                 Course::Call(prepared, Some(lead))
             }
         },
         Boarding::Alone => {
-            answers.missed();
+            gateway.answers.missed();
             Course::Call(prepared, None)
         }
     }
 }
 
 /// The answer in memory, unless a fresh one is wanted.
-fn look(answers: &Answers, prepared: &Prepared, key: &Key) -> Option<Hit> {
-    if prepared.request.controls.cache.anew { None } else { answers.find(prepared, key) }
+fn look(gateway: &Gateway, prepared: &Prepared, key: &Key) -> Option<Hit> {
+    if prepared.request.controls.cache.anew { None } else { answers::find(gateway, prepared, key) }
 }
 
 /// Finds out what `request` means.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::admitted::Admitted;
+use super::answers;
 use super::attempt::{self, Attempted, Ending, Target};
 use super::books::Books;
 use super::cached;
@@ -274,7 +275,7 @@ impl Story<'_> {
         };
         let body: Arc<[u8]> = cached::with_usage(answer, self.turn.usage(), usage).into();
         if !self.turn.is_spoiled() {
-            self.gateway.answers.keep(&self.snapshot.settings.cache, key, facts.clone(), &body);
+            answers::keep(self.gateway, &self.snapshot.settings.cache, key, facts.clone(), &body);
         }
         if let Some(lead) = &self.lead {
             lead.land(Landing::Answer(Shared { facts, at, body }));

@@ -21,6 +21,7 @@ pub mod row;
 mod schema;
 pub mod sessions;
 pub mod span;
+pub mod shelf;
 pub mod state;
 mod writer;
 
@@ -45,9 +46,12 @@ use reader::Reader;
 pub use reader::{NoView, Seen};
 pub use row::{Row, RowCache, RowKind, RowOutcome, RowRefit};
 use sessions::{SessionRow, SessionSource, Stored};
+use shelf::{Unpack, Unshelved};
 use writer::{Message, Pace, ROWS_BATCH, ROWS_HELD_MAX, Waiting, Writer};
 
 const DATABASE: &str = "freeway.db";
+/// Kept answers.
+const SHELF: &str = "answers.log";
 /// An empty database whose lock is held for as long as the process lives; the operating system frees it with the
 /// process, however that ends.
 const LOCK: &str = "freeway.lock";
@@ -163,6 +167,7 @@ struct Shared {
     /// Told whenever rows have arrived in the database, or came back from it.
     arrived: Condvar,
     history: Mutex<History>,
+    unshelved: Mutex<Unshelved>,
     trouble: Mutex<Option<(Trouble, String)>>,
     rows_dropped: AtomicU64,
     rows_written: AtomicU64,
@@ -303,6 +308,26 @@ impl Store {
             // When the channel is full, the writer has reasons enough to look.
             let _ = self.messages.try_send(Message::Batch);
         }
+    }
+
+    /// Hands in something for the shelf. Never waits; what the disk does not take in time is lost.
+    pub fn shelve(&self, item: shelf::Item) {
+        let batch = self.shared.unshelved.lock().push(item);
+        if batch {
+            let _ = self.messages.try_send(Message::Batch);
+        }
+    }
+
+    /// Has `unpack` called once, on the writer's thread, with what earlier runs left on the shelf; false when the writer
+    /// has too much to do to be asked.
+    pub fn unpack_shelf(&self, unpack: Unpack) -> bool {
+        self.messages.try_send(Message::Unpack(unpack)).is_ok()
+    }
+
+    /// Empties the shelf.
+    pub fn clear_shelf(&self) {
+        // A writer that is gone is told by its health.
+        let _ = self.messages.send(Message::ClearShelf);
     }
 
     /// Brings state to the disk now instead of within a minute, for what an administrator changed. Does not wait.

@@ -20,7 +20,8 @@ use super::folder;
 use super::journal::Journal;
 use super::row::Row;
 use super::sessions::{SessionChange, SessionRow, SessionSource};
-use super::{Extent, History, Shared, StateSource, Trouble};
+use super::shelf::{Shelf, Unpack, Unshelved};
+use super::{Extent, History, SHELF, Shared, StateSource, Trouble};
 use crate::base::clock;
 
 /// When the writer writes.
@@ -93,6 +94,8 @@ pub enum Message {
     Sessions(Box<dyn SessionSource>),
     SaveNow,
     Forget(Vec<String>),
+    Unpack(Unpack),
+    ClearShelf,
     Recent {
         limit: usize,
         reply: Sender<Vec<Row>>,
@@ -110,6 +113,9 @@ pub struct Writer {
     lock: Option<Connection>,
     /// `None` while it cannot be opened.
     db: Option<Db>,
+    shelf: Shelf,
+    /// After a failure it is left alone until then.
+    shelf_rests: Option<Instant>,
     /// `None` while there is no place for it; then state goes to the disk every time.
     journal: Option<Journal>,
     source: Option<StateSource>,
@@ -146,6 +152,8 @@ impl Writer {
     ) -> Writer {
         let now = clock::instant();
         Writer {
+            shelf: Shelf::new(path.with_file_name(SHELF)),
+            shelf_rests: None,
             path,
             memory_folder,
             pace,
@@ -250,6 +258,9 @@ impl Writer {
                     self.state_since.get_or_insert_with(clock::instant);
                     self.state.extend(keys.into_iter().map(|key| (key, None)));
                 }
+                // A shelf that cannot be read is as good as empty.
+                Ok(Message::Unpack(unpack)) => unpack(self.shelf.take_found().unwrap_or_default()),
+                Ok(Message::ClearShelf) => self.clear_shelf(),
                 Ok(Message::Recent { limit, reply }) => {
                     let _ = reply.send(self.recent(limit));
                 }
@@ -274,6 +285,9 @@ impl Writer {
             return;
         }
         let look = self.state_due <= now || self.retry.is_some();
+        if self.shelf_due(now) {
+            self.shelve();
+        }
         let batch = self.shared.waiting.lock().rows.len() >= ROWS_BATCH || self.sessions_waiting().1;
         if look || batch {
             self.state_due = now + self.pace.state_every;
@@ -312,6 +326,37 @@ impl Writer {
     fn take_sessions(&mut self) -> Vec<SessionChange> {
         let extent = if self.needs_sessions { Extent::Everything } else { Extent::Changes };
         self.sessions.as_ref().map(|source| source.take(extent, clock::now())).unwrap_or_default()
+    }
+
+    /// Answers go to the disk at the pace of the rows.
+    fn shelf_due(&self, now: Instant) -> bool {
+        let unshelved = self.shared.unshelved.lock();
+        let next_look = now + self.pace.state_every;
+        let rests = self.shelf_rests.is_some_and(|until| now < until);
+        let is_large = unshelved.is_large();
+        let is_old = unshelved.since().is_some_and(|since| since + self.pace.disk_every <= next_look);
+        !rests && (is_large || is_old)
+    }
+
+    /// Puts the answers that wait on the shelf, if there are any. When that fails they wait on: nobody is worse off but a restart.
+    fn shelve(&mut self) {
+        let mut taken = std::mem::take(&mut *self.shared.unshelved.lock());
+        match self.shelf.append(taken.items()) {
+            // A file that cannot be written anew is only larger than it need be.
+            Ok(()) => drop(self.shelf.tidy()),
+            Err(error) => {
+                log::warn!("{SHELF}: answers could not be written: {error}");
+                self.shelf_rests = Some(clock::instant() + self.pace.disk_every);
+                self.shared.unshelved.lock().put_back(taken);
+            }
+        }
+    }
+
+    fn clear_shelf(&mut self) {
+        *self.shared.unshelved.lock() = Unshelved::default();
+        if let Err(error) = self.shelf.clear() {
+            log::warn!("{SHELF}: cannot be removed: {error}");
+        }
     }
 
     /// Fetches what changed; true when something did.
@@ -498,6 +543,7 @@ impl Writer {
     fn close(&mut self) {
         self.fetch_state();
         self.write();
+        self.shelve();
         if let Some(Err(error)) = self.db.take().map(Db::close) {
             self.failed(&error);
         }
