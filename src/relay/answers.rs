@@ -164,7 +164,7 @@ impl Answers {
                 estimated: saved.estimated,
                 made_ms: saved.made_ms,
             };
-            let bytes = item.body.len() as u64;
+            let bytes = item.body.size() as u64;
             exact.restore(Key(item.key), facts, item.body, bytes, bounds, wall_ms);
         }
         drop(exact);

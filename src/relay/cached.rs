@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::admitted::Admitted;
 use super::answers::Hit;
 use super::flight::{Landing, Member, Shared};
 use super::gateway::Gateway;
@@ -119,16 +120,18 @@ struct Replay<'g> {
     requested: Arc<str>,
     route: Arc<str>,
     session: Option<Session>,
+    /// Given back when all is done.
+    _admitted: Option<Admitted>,
 }
 
 impl Replay<'_> {
     fn new(gateway: &Gateway, prepared: Prepared, outlet: Outlet) -> Replay<'_> {
         let Prepared { request, snapshot, requested, route, session_id, session, .. } = prepared;
-        let Request { id, client, body, operation, arrived, .. } = request;
+        let Request { id, client, body, operation, arrived, admitted, .. } = request;
         let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
         turn.keep_preview(&body, &snapshot.settings.log);
         turn.note(|info| info.session = session_id);
-        Replay { gateway, snapshot, turn, id, client, requested, route, session }
+        Replay { gateway, snapshot, turn, id, client, requested, route, session, _admitted: admitted }
     }
 
     /// Gives an answer that `at` gave before, in the form that is asked for now.

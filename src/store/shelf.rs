@@ -58,7 +58,7 @@ pub struct Item {
 impl Item {
     /// About what it takes in memory while its body is there.
     pub fn weight(&self) -> usize {
-        self.body.len() + self.facts.len() + HEAD_BYTES
+        self.body.size() + self.facts.len() + HEAD_BYTES
     }
 }
 
@@ -89,7 +89,7 @@ impl Body {
     }
 
     /// How long it is.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.bytes as usize
     }
 
@@ -100,7 +100,7 @@ impl Body {
             Place::Memory(bytes) => Some(bytes),
             Place::Nowhere => None,
             Place::File { file, at, facts_bytes, crc } => {
-                let mut bytes = vec![0; self.len()];
+                let mut bytes = vec![0; self.size()];
                 let from = at + HEAD_BYTES as u64 + u64::from(facts_bytes);
                 let good = file.read_exact_at(&mut bytes, from).is_ok() && crc_of(&[&bytes]) == crc;
                 good.then(|| bytes.into())
@@ -284,7 +284,7 @@ impl Shelf {
         let fresh_path = self.path.with_extension("new");
         let Some(open) = &mut self.open else { return Ok(()) };
         open.bodies.retain(|body| body.strong_count() > 0);
-        let live: u64 = open.bodies.iter().filter_map(Weak::upgrade).map(|body| body.len() as u64).sum();
+        let live: u64 = open.bodies.iter().filter_map(Weak::upgrade).map(|body| body.size() as u64).sum();
         if open.end < TIDY_BYTES_MIN || live * 2 > open.end {
             return Ok(());
         }

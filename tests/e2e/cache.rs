@@ -218,6 +218,21 @@ fn clients_share_answers_unless_each_has_its_own() {
 }
 
 #[test]
+fn a_client_key_may_be_kept_out_of_it() {
+    let alpha = mock("alpha");
+    let keys =
+        json!([{"name": "plain", "key": "key-one"}, {"name": "private", "key": "key-two", "cache": false}]);
+    let gateway = Gateway::builder().settings(json!({"keys": keys})).provider(provider(&alpha)).start();
+    let ask = |key: &str| {
+        gateway.send(&Request::chat(&question(json!({}))).key(key).header("x-freeway-cache", "on"))
+    };
+    miss(ask("key-two"));
+    miss(ask("key-one"));
+    miss(ask("key-two"));
+    hit(ask("key-one"));
+}
+
+#[test]
 fn b4_cache_04_an_answer_is_given_again_in_either_form_with_all_it_said() {
     let said = json!({"role": "assistant", "content": "x".repeat(23) + "😀 wave 👋🏽 and e\u{301}", "reasoning_content": "let me think about that for a while"});
     let usage = json!({"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14, "prompt_tokens_details": {"cached_tokens": 2}});
@@ -623,4 +638,89 @@ fn the_owner_sees_what_is_kept_and_can_forget_it() {
     let off =
         Gateway::builder().settings(json!({"cache": {"mode": "off"}})).provider(provider(&alpha)).start();
     assert_eq!(cache_view(&off)["enabled"], false);
+}
+
+/// The file that answers lie in.
+const FILE: &str = "data/answers.log";
+
+#[test]
+fn answers_outlive_a_restart_and_the_upstream() {
+    let mut alpha = mock_that(
+        "alpha",
+        [Step::say("old"), Step::say("new"), Step::call_tool("weather", &json!({"city": "Köln"}))],
+    );
+    let mut gateway = Gateway::over([provider(&alpha)]);
+    ask(&gateway, json!({}));
+    ask_with(&gateway, json!({}), ("x-freeway-cache", "refresh")).ok();
+    let call = ask(&gateway, json!({"tools": [weather_tool()], "stream": true}));
+    assert_eq!(call.finish_reason().as_deref(), Some("tool_calls"));
+    alpha.stop();
+    gateway.restart();
+    let view = cache_view(&gateway);
+    assert_eq!((&view["exact"]["entries"], &view["exact"]["hits"]), (&json!(2), &json!(0)));
+    let again = hit(ask(&gateway, json!({}))).served_by("alpha");
+    assert_eq!(again.content(), "new", "the later one of two");
+    assert!(again.usage().is_some());
+    let again = hit(ask(&gateway, json!({"tools": [weather_tool()]})));
+    assert_eq!(again.at("/choices/0/message/tool_calls/0/function/name"), "weather");
+    gateway.restart();
+    hit(ask(&gateway, json!({"stream": true})));
+}
+
+#[test]
+fn what_was_forgotten_or_damaged_does_not_come_back() {
+    let (alpha, mut gateway) = gateway_over([Step::ok()]);
+    for seed in 0..3 {
+        ask(&gateway, json!({"seed": seed}));
+    }
+    gateway.stop();
+    let path = gateway.folder().join(FILE);
+    let mut bytes = std::fs::read(&path).expect("the file is there");
+    // The second answer's text, found by its length among three of the same shape.
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, &bytes).expect("written");
+    gateway.start_again();
+    hit(ask(&gateway, json!({"seed": 0})));
+    miss(ask(&gateway, json!({"seed": 1})));
+    hit(ask(&gateway, json!({"seed": 2})));
+    gateway.send(&Request::new("DELETE", "/api/cache")).ok();
+    gateway.restart();
+    assert_eq!(cache_view(&gateway)["exact"]["entries"], 0);
+    miss(ask(&gateway, json!({"seed": 0})));
+    assert_eq!(chats(&alpha).len(), 5);
+    gateway.stop();
+    std::fs::write(&path, "nonsense").expect("written");
+    gateway.start_again();
+    miss(ask(&gateway, json!({"seed": 0})));
+    gateway.restart();
+    hit(ask(&gateway, json!({"seed": 0})));
+}
+
+#[test]
+fn bounds_hold_for_what_comes_back_as_well() {
+    let (_alpha, mut gateway) = gateway_over([Step::ok()]);
+    for seed in 0..10 {
+        ask(&gateway, json!({"seed": seed}));
+    }
+    gateway.stop();
+    gateway.write("freeway.config.json", json!({"cache": {"maxEntries": 3}}).to_string());
+    gateway.start_again();
+    assert_eq!(cache_view(&gateway)["exact"]["entries"], 3);
+    hit(ask(&gateway, json!({"seed": 9})));
+    miss(ask(&gateway, json!({"seed": 0})));
+}
+
+#[test]
+fn a_data_folder_that_takes_nothing_costs_no_answer() {
+    let (_alpha, gateway) = gateway_over([Step::say("x".repeat(600_000))]);
+    // A folder in the file's place: nothing can be written there.
+    std::fs::create_dir(gateway.folder().join(FILE)).expect("made");
+    for seed in 0..4 {
+        ask(&gateway, json!({"seed": seed}));
+    }
+    gateway.wait_for_log("answers.log: answers could not be written");
+    for seed in 0..4 {
+        hit(ask(&gateway, json!({"seed": seed})));
+    }
 }
