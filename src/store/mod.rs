@@ -20,8 +20,8 @@ mod rollup;
 pub mod row;
 mod schema;
 pub mod sessions;
-pub mod span;
 pub mod shelf;
+pub mod span;
 pub mod state;
 mod writer;
 
