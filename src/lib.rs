@@ -26,7 +26,7 @@
 //! | words | `base` | `base64` `bounded` `calendar` `clock` `histogram` `rng` `text` | time and dates, randomness, text, bounded containers, histograms |
 //! | | `wire` | `answer` `body` `calls` `chat` `choice` `chunk` `completion` `embeddings` `error` `exchange` `fold` `head` `json` `messages` `patch` `preview` `sse` `tally` `upstream_error` `usage` `vector` `whole_calls` | the shapes that cross the network: bodies, event streams, answers, errors |
 //! | things | `catalog` | `address` `boxfile` `bundled` `check` `client_key` `clients` `config` `discovery` `env` `example` `fields` `json` `listing` `load` `names` `overrides` `pool` `provider` `settings` `slots` `spec` `spec_model` `table` `unified` | providers, models, keys, names and settings, read into one snapshot |
-//! | judgement | `cache` | `exact` `key` `replay` `rule` | which answers are kept, found and given again |
+//! | judgement | `cache` | `exact` `key` `lexicon` `likeness` `question` `replay` `rule` `semantic` `slab` `text` | which answers are kept, found and given again |
 //! | | `guard` | `limiter` `rules` `scan` | what a request may hold, and how much its caller may have |
 //! | | `context` | `thread` `tokens` | how large a request is, and what a conversation becomes by it |
 //! | | `quota` | `bench` `forecast` `ledger` `meter` `saved` `wall` `window` `zone` | who used what of which limit, and who sits on the bench |

@@ -86,6 +86,9 @@ mod e2e {
     mod usage;
 }
 
+/// The semantic cache over the vectors of a real model.
+mod embeddings;
+
 /// The mock upstream and the harness, tried against each other.
 mod mock_upstream_itself;
 

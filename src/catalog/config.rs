@@ -336,6 +336,12 @@ impl Reader<'_> {
                 enabled: self.flag("discovery.enabled"),
                 ttl_ms: self.whole("discovery.ttlMs"),
             },
+            semantic: SemanticSettings {
+                enabled: self.flag("cache.semantic.enabled"),
+                threshold: self.value("cache.semantic.threshold").as_f64().unwrap_or(1.0),
+                model: self.text("cache.semantic.model").unwrap_or_default(),
+                max_entries: self.size("cache.semantic.maxEntries"),
+            },
             prefer_fit: self.flag("context.preferFit"),
             max_messages: self.size("guard.maxMessages"),
             guard: self.guard(),

@@ -41,6 +41,7 @@ pub struct Settings {
     pub stream: StreamSettings,
     pub discovery: DiscoverySettings,
     pub history: HistorySettings,
+    pub semantic: SemanticSettings,
     /// `context.preferFit`.
     pub prefer_fit: bool,
     pub max_messages: usize,
@@ -301,6 +302,17 @@ impl Default for SessionSettings {
 pub struct HistorySettings {
     pub days: u64,
     pub mib: u64,
+}
+
+/// `cache.semantic.*`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SemanticSettings {
+    pub enabled: bool,
+    /// The least cosine.
+    pub threshold: f64,
+    /// A model string.
+    pub model: String,
+    pub max_entries: usize,
 }
 
 /// `log.*`.

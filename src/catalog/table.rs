@@ -308,15 +308,30 @@ pub static TABLE: &[Row] = &[
     ),
     row("cache.maxEntryBytes", Whole(1_024, 32 * MIB), "1048576", "Largest answer that is kept"),
     row("cache.ignore", Texts, "[]", "Further top-level request fields that do not change an answer"),
-    later(
+    row(
         "cache.semantic.enabled",
         Flag,
         "false",
         "Answer questions that only differ in wording from the cache",
     ),
-    later("cache.semantic.threshold", Number(0.0, 1.0), "0.92", "How alike they must be"),
-    later("cache.semantic.model", Text, "\"embed\"", "Embedding model that compares them"),
-    later("cache.semantic.maxEntries", Whole(1, 1_000_000), "5000", "How many are kept"),
+    row(
+        "cache.semantic.threshold",
+        Number(0.0, 1.0),
+        "0.92",
+        "How alike they must be: the least cosine of their vectors",
+    ),
+    row(
+        "cache.semantic.model",
+        Text,
+        "\"embed\"",
+        "Embedding model that compares them; every look-up is a call of it",
+    ),
+    row(
+        "cache.semantic.maxEntries",
+        Whole(1, 1_000_000),
+        "5000",
+        "How many are kept, each with a vector in memory",
+    ),
     // What comes later.
     row(
         "routing.stickyMs",

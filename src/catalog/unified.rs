@@ -60,6 +60,11 @@ pub fn groups(catalog: &Catalog, regroup: &Regroup, order: impl Iterator<Item = 
     groups
 }
 
+/// One name for the weights of a model, the same at every provider that has them.
+pub fn weights_name(model: &Model) -> String {
+    key(weights(model))
+}
+
 /// What a model calls its weights: its label, or the last part of an id that has none.
 fn weights(model: &Model) -> &str {
     if model.label != *model.id {
