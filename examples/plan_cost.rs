@@ -81,7 +81,8 @@ fn measure(catalog: &Catalog, strategy: Strategy, benched_providers: usize) -> (
         max_output: None,
         answer: Answer::Stream,
     };
-    let manner = Manner { route: &resolution.route, strategy, keep_order: false, pinned: false };
+    let manner =
+        Manner { route: &resolution.route, strategy, keep_order: false, pinned: false, fill_max: 1.0 };
     let (mut planning, began) = (std::time::Duration::ZERO, Instant::now());
     for n in 0..REQUESTS {
         let now = start.plus_ms(n * 10);

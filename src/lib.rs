@@ -33,7 +33,7 @@
 //! | | `route` | `failover` `health` `lessons` `live` `network` `outcome` `plan` `scoreboard` `speed` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
 //! | hands | `upstream` | `adapt` `client` `cut` `dial` `examine` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
 //! | | `store` | `analytics` `db` `figures` `folder` `journal` `names` `page` `reader` `rollup` `row` `schema` `sessions` `shelf` `span` `state` `writer` | what outlives the process, written by one thread |
-//! | story | `relay` | `admitted` `answers` `attempt` `books` `cached` `feed` `findings` `flight` `gateway` `hydrate` `intake` `outlet` `record` `route_info` `sessions` `story` `stream` `tally` `turn` | one turn, from an admitted request to a recorded answer |
+//! | story | `relay` | `admitted` `alike` `answers` `attempt` `books` `cached` `feed` `findings` `flight` `gateway` `hydrate` `intake` `outlet` `record` `route_info` `sessions` `story` `stream` `tally` `turn` | one turn, from an admitted request to a recorded answer |
 //! | doors | `http` | `alerts` `analytics` `answer` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `head` `host` `limits` `line` `look` `metrics` `models` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `settings` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
 //! | | `cli` | `clients` `config` `health` `init` `provider` `systemd` `verify` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |

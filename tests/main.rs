@@ -10,6 +10,8 @@ mod e2e {
     mod admin;
     /// What happened, in sums and by the request: equal to the traffic, and kept.
     mod analytics;
+    /// Questions in other words.
+    mod alike;
     /// Benches, and what lifts them.
     mod benches;
     /// The blame table, row by row: who is called, who is benched for how long, and what comes next.

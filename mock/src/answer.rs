@@ -89,7 +89,7 @@ fn body(speaker: &Speaker<'_>, step: &Step, request: &Request) -> Body {
             }
             Some(said.completion(step))
         }
-        ("POST", Operation::Embeddings) => match openai::embeddings(request) {
+        ("POST", Operation::Embeddings) => match openai::embeddings(step, request) {
             Some(value) => Some(value),
             None => {
                 return Body {

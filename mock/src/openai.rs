@@ -172,7 +172,7 @@ impl Said {
 }
 
 /// The body of an embeddings answer, or `None` when the input makes no sense.
-pub(crate) fn embeddings(request: &Request) -> Option<Value> {
+pub(crate) fn embeddings(step: &Step, request: &Request) -> Option<Value> {
     let dimensions =
         request.field("dimensions").and_then(Value::as_u64).map_or(DIMENSIONS, |wanted| wanted as usize);
     let base64 = request.field("encoding_format").and_then(Value::as_str) == Some("base64");
@@ -186,7 +186,7 @@ pub(crate) fn embeddings(request: &Request) -> Option<Value> {
         .iter()
         .enumerate()
         .map(|(index, text)| {
-            let vector = vector(text, dimensions);
+            let vector = step.vectors.get(text).cloned().unwrap_or_else(|| vector(text, dimensions));
             let embedding = if base64 { Value::from(encode_base64(&vector)) } else { Value::from(vector) };
             json!({"object": "embedding", "index": index, "embedding": embedding})
         })

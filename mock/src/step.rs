@@ -2,6 +2,7 @@
 //!
 //! A step starts as "a well-behaved answer" and each field bends one thing. The same fields can be set from Rust (they
 //! are public, with short constructors for the common ones) and as JSON through the control plane (`step_json`).
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -169,6 +170,8 @@ pub struct Step {
     pub usage: Usage,
     /// Replaces the numbers that the mock would count.
     pub usage_values: Option<Value>,
+    /// The vectors of these texts; others have one that the mock makes of their characters.
+    pub vectors: BTreeMap<String, Vec<f32>>,
     /// Replaces the whole body.
     pub body: Option<Vec<u8>>,
 
@@ -230,6 +233,7 @@ impl Default for Step {
             choices: None,
             usage: Usage::default(),
             usage_values: None,
+            vectors: BTreeMap::new(),
             body: None,
             stream: None,
             events: None,
@@ -273,6 +277,12 @@ impl Step {
     /// This JSON body, whatever is asked.
     pub fn json(status: u16, body: &Value) -> Step {
         Step { status, body: Some(body.to_string().into_bytes()), stream: Some(false), ..Step::default() }
+    }
+
+    /// An embedder that gives these texts these vectors.
+    pub fn vectors<'t>(vectors: impl IntoIterator<Item = (&'t str, Vec<f32>)>) -> Step {
+        let vectors = vectors.into_iter().map(|(text, vector)| (text.to_owned(), vector)).collect();
+        Step { vectors, ..Step::default() }
     }
 
     /// An error in OpenAI's shape.

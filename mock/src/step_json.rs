@@ -1,5 +1,7 @@
 //! Steps as JSON, for the control plane. A name or value that means nothing is refused by name: a script with a typing
 //! error would otherwise test nothing.
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use crate::step::{Act, End, FOREVER, Framing, Gzip, Newline, Step, ToolCall, ToolStyle, Usage};
@@ -49,6 +51,7 @@ fn set(step: &mut Step, name: &str, value: &Value) -> Result<(), String> {
         "usage" => step.usage = usage(value)?,
         "dropUsage" => step.usage = if flag(value)? { Usage::None } else { step.usage },
         "usageValues" => step.usage_values = Some(value.clone()),
+        "vectors" => step.vectors = vectors(value)?,
         "body" => step.body = Some(body(value)),
         "stream" => step.stream = Some(flag(value)?),
         "events" => step.events = Some(list(value)?.iter().map(payload).collect()),
@@ -136,6 +139,15 @@ fn headers(value: &Value) -> Result<Vec<(String, String)>, String> {
 /// Strings stand for themselves, everything else for its JSON text.
 fn payload(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// An object from text to a list of numbers.
+fn vectors(value: &Value) -> Result<BTreeMap<String, Vec<f32>>, String> {
+    let number = |number: &Value| number.as_f64().map(|number| number as f32).ok_or("must be numbers");
+    let vector =
+        |value: &Value| list(value)?.iter().map(number).collect::<Result<_, _>>().map_err(String::from);
+    let fields = value.as_object().ok_or("must be an object")?;
+    fields.iter().map(|(text, value)| Ok((text.clone(), vector(value)?))).collect()
 }
 
 fn body(value: &Value) -> Vec<u8> {
@@ -250,6 +262,8 @@ mod tests {
             .expect("a good step");
         assert_eq!((read.status, read.delay_ms, read.usage, read.repeat), (429, 5, Usage::None, FOREVER));
         assert_eq!(read.headers.len(), 3);
+        let vectors = step(&json!({"vectors": {"a": [1, 0.5]}})).expect("a good step").vectors;
+        assert_eq!(vectors.get("a"), Some(&vec![1.0, 0.5]));
         assert_eq!(read.body.as_deref(), Some(br#"{"a":1}"#.as_slice()));
     }
 
@@ -278,6 +292,7 @@ mod tests {
         assert_eq!(problem(json!({"end": "bang"})), "end: must be one of clean, close, reset, hold");
         assert_eq!(problem(json!({"raw": [{"txt": "x"}]})), "raw: txt: no such field of a write");
         assert_eq!(problem(json!({"raw": [{"hex": "abc"}]})), "raw: hex: an odd number of digits");
+        assert_eq!(problem(json!({"vectors": {"a": [1, "b"]}})), "vectors: must be numbers");
         assert_eq!(problem(json!({"repeat": 0})), "repeat: must be a number from 1 on, or \"forever\"");
     }
 }

@@ -64,19 +64,21 @@ pub struct Match {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Entry<H> {
     question: Question,
     /// Counts up; the oldest goes first.
     number: u64,
+    /// Let go of when the question goes.
+    _held: H,
 }
 
-/// All questions of one embedder.
-#[derive(Debug, Default)]
-pub struct Semantic {
+/// All questions of one embedder. `H` is whatever is to last as long as a question.
+#[derive(Debug)]
+pub struct Semantic<H> {
     embedder: Option<Embedder>,
     slab: Slab,
     /// By row of the slab.
-    entries: Vec<Entry>,
+    entries: Vec<Entry<H>>,
     rows: HashMap<Key, usize>,
     /// Keys by age.
     order: BTreeMap<u64, Key>,
@@ -94,7 +96,20 @@ pub struct Changes {
     pub evicted: Option<Key>,
 }
 
-impl Semantic {
+impl<H> Default for Semantic<H> {
+    fn default() -> Semantic<H> {
+        Semantic {
+            embedder: None,
+            slab: Slab::default(),
+            entries: Vec::new(),
+            rows: HashMap::new(),
+            order: BTreeMap::new(),
+            next: 0,
+        }
+    }
+}
+
+impl<H> Semantic<H> {
     /// The answers that fit, best first. The caller takes the first that still exists.
     pub fn find(&self, query: &Query<'_>) -> Vec<Match> {
         let same_embedder = |embedder: &Embedder| embedder.model == query.embedder;
@@ -126,7 +141,14 @@ impl Semantic {
     }
 
     /// Keeps a question with its vector (of length one), at most `most` in all.
-    pub fn keep(&mut self, embedder: &str, question: Question, vector: &[f32], most: usize) -> Changes {
+    pub fn keep(
+        &mut self,
+        embedder: &str,
+        question: Question,
+        vector: &[f32],
+        held: H,
+        most: usize,
+    ) -> Changes {
         let mut changes = Changes::default();
         let embedder = Embedder { model: embedder.to_owned(), dimensions: vector.len() };
         if self.embedder.as_ref() != Some(&embedder) {
@@ -151,7 +173,7 @@ impl Semantic {
             self.next += 1;
             self.order.insert(self.next, question.key);
             self.rows.insert(question.key, self.entries.len());
-            self.entries.push(Entry { question, number: self.next });
+            self.entries.push(Entry { question, number: self.next, _held: held });
         }
         changes
     }
@@ -253,11 +275,11 @@ mod tests {
         Question { key: key(number), scope: SCOPE, text: text.into(), made_ms: 1_000 }
     }
 
-    fn keep(semantic: &mut Semantic, number: u8, text: &str, degrees: f32) -> Changes {
-        semantic.keep("e", question(number, text), &at(degrees), 3)
+    fn keep(semantic: &mut Semantic<()>, number: u8, text: &str, degrees: f32) -> Changes {
+        semantic.keep("e", question(number, text), &at(degrees), (), 3)
     }
 
-    fn find(semantic: &Semantic, text: &str, degrees: f32) -> Vec<u8> {
+    fn find(semantic: &Semantic<()>, text: &str, degrees: f32) -> Vec<u8> {
         let vector = at(degrees);
         let query =
             Query { embedder: "e", scope: &SCOPE, text, vector: &vector, threshold: 0.92, made_after_ms: 0 };
@@ -266,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_closest_whose_words_agree_comes_first_and_the_next_is_there_when_it_is_gone() {
-        let mut semantic = Semantic::default();
+        let mut semantic = Semantic::<()>::default();
         keep(&mut semantic, 1, "What is the capital of France?", 10.0);
         keep(&mut semantic, 2, "What's the capital of France", 5.0);
         keep(&mut semantic, 3, "What is the capital of Spain?", 0.0);
@@ -279,7 +301,7 @@ mod tests {
 
     #[test]
     fn what_says_more_must_be_closer() {
-        let mut semantic = Semantic::default();
+        let mut semantic = Semantic::<()>::default();
         keep(&mut semantic, 1, "How do I fry rice?", 0.0);
         let asked = "What is the best way to fry brown rice?";
         assert_eq!(find(&semantic, asked, 20.0), [0; 0], "a cosine of 0.94");
@@ -288,7 +310,7 @@ mod tests {
 
     #[test]
     fn w18_another_scope_embedder_width_or_age_is_never_found() {
-        let mut semantic = Semantic::default();
+        let mut semantic = Semantic::<()>::default();
         keep(&mut semantic, 1, "Go on", 0.0);
         let vector = at(0.0);
         let query = Query {
@@ -315,11 +337,11 @@ mod tests {
 
     #[test]
     fn w18_another_embedder_or_width_starts_anew() {
-        let mut semantic = Semantic::default();
+        let mut semantic = Semantic::<()>::default();
         keep(&mut semantic, 1, "a", 0.0);
-        let changes = semantic.keep("f", question(2, "b"), &at(0.0), 3);
+        let changes = semantic.keep("f", question(2, "b"), &at(0.0), (), 3);
         assert_eq!((changes.cleared, semantic.len()), (true, 1));
-        let changes = semantic.keep("f", question(3, "b"), &[0.6, 0.8], 3);
+        let changes = semantic.keep("f", question(3, "b"), &[0.6, 0.8], (), 3);
         assert_eq!((changes.cleared, semantic.len()), (true, 1));
         assert_eq!(semantic.embedder().map(|e| (e.model.as_str(), e.dimensions)), Some(("f", 2)));
         assert_eq!((semantic.clear(), semantic.len(), semantic.embedder()), (1, 0, None));
@@ -327,7 +349,7 @@ mod tests {
 
     #[test]
     fn the_oldest_makes_room_and_a_question_is_kept_once() {
-        let mut semantic = Semantic::default();
+        let mut semantic = Semantic::<()>::default();
         for number in 1..=3 {
             assert_eq!(
                 keep(&mut semantic, number, "Go on", 0.0),

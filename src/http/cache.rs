@@ -9,6 +9,7 @@ use super::routes::Visit;
 use crate::cache::exact::Entry;
 use crate::cache::key::Key;
 use crate::catalog::settings::CacheMode;
+use crate::relay::alike::Questions;
 use crate::relay::answers::{self, Answers};
 use crate::store::shelf::Body;
 
@@ -32,8 +33,8 @@ pub fn view(visit: Visit<'_>) -> Admission {
         "maxEntryBytes": settings.max_entry_bytes,
         "exact": exact(answers),
         "flights": {"open": open, "members": members},
-        "semantic": null,
-        "threshold": null,
+        "semantic": snapshot.settings.semantic.enabled.then(|| semantic(&answers.questions)),
+        "threshold": snapshot.settings.semantic.enabled.then_some(snapshot.settings.semantic.threshold),
         "recent": recent(answers, settings.ttl_ms),
     });
     visit.answer(Answer::json(200, body.to_string().into_bytes()))
@@ -52,6 +53,19 @@ fn exact(answers: &Answers) -> Value {
         "evicted": counts.evicted,
         "tokensSaved": counts.tokens_saved,
         "hitRate": counts.hit_rate(),
+    })
+}
+
+fn semantic(questions: &Questions) -> Value {
+    let figures = questions.figures();
+    let all = figures.hits + figures.misses;
+    json!({
+        "entries": figures.entries,
+        "hits": figures.hits,
+        "misses": figures.misses,
+        "hitRate": if all == 0 { 0.0 } else { figures.hits as f64 / all as f64 },
+        "dims": figures.dimensions,
+        "bytes": figures.bytes,
     })
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
+use super::alike::Questions;
 use super::flight::{Boarding, Flights, Route, Shared};
 use super::gateway::Gateway;
 use super::intake::Prepared;
@@ -17,7 +18,7 @@ use crate::base::clock;
 use crate::cache::exact::{Bounds, Exact, Facts, Place, Who};
 use crate::cache::key::{self, Key, Scope};
 use crate::cache::rule;
-use crate::catalog::settings::{CacheScope, CacheSettings};
+use crate::catalog::settings::{CacheScope, CacheSettings, Settings};
 use crate::catalog::{Catalog, ModelIx};
 use crate::store::RowCache;
 use crate::store::shelf::{Body, Item, Kind};
@@ -30,6 +31,8 @@ const UNPACK_WAIT: Duration = Duration::from_secs(2);
 pub struct Answers {
     pub exact: Mutex<Exact<Arc<Body>>>,
     pub flights: Arc<Flights>,
+    /// What was asked for some of them, to be found by its meaning.
+    pub questions: Questions,
     /// What earlier runs left was asked for.
     asked: AtomicBool,
     /// It is here.
@@ -46,12 +49,20 @@ pub struct Hit {
     pub body: Arc<[u8]>,
     /// Which tier found it.
     pub tier: RowCache,
+    /// How alike the question is that it answered, when that was another.
+    pub score: Option<f32>,
 }
 
 impl Hit {
+    /// The same as the answer to a question that was asked in other words.
+    pub fn alike(self, score: f32) -> Hit {
+        Hit { tier: RowCache::Semantic, score: Some(score), ..self }
+    }
+
     /// The same for others who wait for it.
     pub fn shared(&self) -> Shared {
-        Shared { facts: self.facts.clone(), at: self.at, body: Arc::clone(&self.body) }
+        let (tier, score) = (self.tier, self.score);
+        Shared { facts: self.facts.clone(), at: self.at, body: Arc::clone(&self.body), tier, score }
     }
 }
 
@@ -62,15 +73,18 @@ pub fn key_of(prepared: &Prepared) -> Option<Key> {
     if !rule::is_cacheable(settings.mode, request.controls.cache, &request.body) {
         return None;
     }
-    let scope = Scope {
-        surface: match request.operation {
-            Operation::Chat(_) => "chat",
-            Operation::Embeddings(_) => "embeddings",
-        },
-        principal: (settings.scope == CacheScope::Key).then_some(request.principal),
-        ignore: &settings.ignore,
+    let surface = match request.operation {
+        Operation::Chat(_) => "chat",
+        Operation::Embeddings(_) => "embeddings",
     };
-    Some(key::of(&request.body, &scope))
+    Some(key::of(&request.body, &scope_of(prepared, surface)))
+}
+
+/// What the keys of a request are made of beside its body.
+pub fn scope_of<'p>(prepared: &'p Prepared, surface: &'p str) -> Scope<'p> {
+    let settings = &prepared.snapshot.settings.cache;
+    let principal = (settings.scope == CacheScope::Key).then_some(prepared.request.principal);
+    Scope { surface, principal, ignore: &settings.ignore }
 }
 
 /// The answer that is kept under `key`, if it came from a model that the request could be served by now. Reads the disk,
@@ -88,7 +102,7 @@ pub fn find(gateway: &Gateway, prepared: &Prepared, key: &Key) -> Option<Hit> {
         answers.exact.lock().remove(&place);
         return None;
     };
-    Some(Hit { place, facts: entry.facts, at, body, tier: RowCache::Exact })
+    Some(Hit { place, facts: entry.facts, at, body, tier: RowCache::Exact, score: None })
 }
 
 /// Keeps an answer that is about to be served, if it is worth keeping. False when it is not kept.
@@ -107,6 +121,7 @@ pub fn keep(gateway: &Gateway, settings: &CacheSettings, key: Key, facts: Facts,
     let kept = exact.keep(key, facts, Arc::clone(&item.body), body.len() as u64, &bounds(settings));
     drop(exact);
     gateway.store.shelve(item);
+    gateway.answers.questions.forget(&gateway.answers, kept.gone.iter().map(|(place, _)| place.key));
     // What made room is taken apart only now, so that nobody waits for it.
     kept.place.is_some()
 }
@@ -129,6 +144,7 @@ pub fn clear(gateway: &Gateway) -> usize {
     let mut exact = gateway.answers.exact.lock();
     let all = std::mem::take(&mut *exact);
     drop(exact);
+    gateway.answers.questions.clear();
     gateway.store.clear_shelf();
     all.len()
 }
@@ -140,8 +156,9 @@ impl Answers {
             return;
         }
         if !self.asked.swap(true, Ordering::AcqRel) {
-            let (answers, bounds) = (Arc::clone(self), bounds(&gateway.snapshot().settings.cache));
-            let asked = gateway.store.unpack_shelf(Box::new(move |items| answers.take_back(items, &bounds)));
+            let (answers, snapshot) = (Arc::clone(self), gateway.snapshot());
+            let unpack = move |items| answers.take_back(items, &snapshot.settings);
+            let asked = gateway.store.unpack_shelf(Box::new(unpack));
             self.asked.store(asked, Ordering::Release);
         }
         let mut unpacked = self.unpacked.lock();
@@ -150,10 +167,12 @@ impl Answers {
         }
     }
 
-    fn take_back(&self, items: Vec<Item>, bounds: &Bounds) {
-        let wall_ms = clock::now().wall_ms;
+    fn take_back(&self, items: Vec<Item>, settings: &Settings) {
+        let (wall_ms, bounds) = (clock::now().wall_ms, &bounds(&settings.cache));
+        let (items, vectors): (Vec<_>, Vec<_>) =
+            items.into_iter().partition(|item| item.kind == Kind::Answer);
         let mut exact = self.exact.lock();
-        for item in items.into_iter().filter(|item| item.kind == Kind::Answer) {
+        for item in items {
             let Ok(saved) = serde_json::from_slice::<Saved>(&item.facts) else { continue };
             let who = exact.share(Who { provider: saved.provider.into(), model: saved.model.into() });
             let facts = Facts {
@@ -168,6 +187,7 @@ impl Answers {
             exact.restore(Key(item.key), facts, item.body, bytes, bounds, wall_ms);
         }
         drop(exact);
+        self.questions.take_back(self, vectors, &settings.semantic);
         *self.unpacked.lock() = true;
         self.arrived.notify_all();
     }

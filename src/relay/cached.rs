@@ -68,7 +68,9 @@ fn add_usage(body: &[u8], object: impl FnOnce() -> Vec<u8>) -> Result<Option<Vec
 /// Serves a kept answer. Nobody is called and nothing is metered.
 pub fn serve(gateway: &Gateway, prepared: Prepared, hit: &Hit, outlet: Outlet) {
     gateway.answers.exact.lock().hit(&hit.place, clock::now().wall_ms);
-    Replay::new(gateway, prepared, outlet).answer(&hit.facts, hit.at, &hit.body, hit.tier);
+    let replay = Replay::new(gateway, prepared, outlet);
+    replay.turn.note(|info| info.score = hit.score);
+    replay.answer(&hit.facts, hit.at, &hit.body, hit.tier);
 }
 
 /// How often a waiting member looks whether its client is still there: nobody else does.
@@ -88,9 +90,10 @@ pub fn follow(gateway: &Gateway, prepared: Prepared, member: Member, outlet: Out
         let until_pulse =
             if turn.streams() { pulse.saturating_duration_since(clock::instant()) } else { LOOK_EVERY };
         match member.wait(LOOK_EVERY.min(until_pulse)) {
-            Some(Landing::Answer(Shared { facts, at, body })) => {
+            Some(Landing::Answer(Shared { facts, at, body, tier, score })) => {
                 gateway.answers.exact.lock().joined(&facts);
-                return replay.answer(&facts, at, &body, RowCache::Exact);
+                turn.note(|info| info.score = score);
+                return replay.answer(&facts, at, &body, tier);
             }
             Some(Landing::Error(error)) => return replay.refuse(&error),
             None if cut.is_cut() || turn.has_left() => {

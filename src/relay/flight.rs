@@ -14,6 +14,7 @@ use super::turn::Controls;
 use crate::cache::exact::Facts;
 use crate::cache::key::Key;
 use crate::catalog::ModelIx;
+use crate::store::RowCache;
 use crate::upstream::cut::Cut;
 use crate::wire::error::ApiError;
 
@@ -40,6 +41,9 @@ pub struct Shared {
     /// In the snapshot that all members use.
     pub at: ModelIx,
     pub body: Arc<[u8]>,
+    /// How those come by it who did not ask for it: from memory, or by the meaning of their question.
+    pub tier: RowCache,
+    pub score: Option<f32>,
 }
 
 /// How a flight ended.

@@ -2,6 +2,7 @@
 //! memory. On the reader's thread, so nothing here may wait for an upstream or for the disk.
 use std::sync::Arc;
 
+use super::alike::{self, Meaning};
 use super::answers::{self, Hit};
 use super::cached;
 use super::flight::{Boarding, Landing, Lead, Member};
@@ -36,6 +37,8 @@ pub struct Prepared {
     pub refusal: Option<ApiError>,
     /// Under which key its answer is to be kept, if it may be.
     pub key: Option<Key>,
+    /// The question by its meaning, for one that found no answer to the like.
+    pub meaning: Option<Meaning>,
 }
 
 /// How a request goes on.
@@ -60,7 +63,15 @@ impl Course {
     pub fn run(self, gateway: &Gateway, outlet: Outlet, cut: &Arc<Cut>) {
         match self {
             Course::Refuse(prepared) => story::tell(gateway, prepared, None, outlet, cut),
-            Course::Call(prepared, lead) => story::tell(gateway, prepared, lead, outlet, cut),
+            Course::Call(mut prepared, lead) => match alike::look(gateway, &mut prepared, cut) {
+                None => story::tell(gateway, prepared, lead, outlet, cut),
+                Some(hit) => {
+                    if let Some(lead) = lead {
+                        lead.land(Landing::Answer(hit.shared()));
+                    }
+                    cached::serve(gateway, prepared, &hit, outlet);
+                }
+            },
             Course::Replay(prepared, hit) => cached::serve(gateway, prepared, &hit, outlet),
             Course::Follow(prepared, member) => cached::follow(gateway, prepared, member, outlet, cut),
         }
@@ -104,7 +115,7 @@ fn look(gateway: &Gateway, prepared: &Prepared, key: &Key) -> Option<Hit> {
 }
 
 /// Finds out what `request` means.
-fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared {
+pub(super) fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared {
     let snapshot = gateway.snapshot();
     let (session_id, hydrated) = hydrate::hydrate(gateway, &mut request, &snapshot.settings).unzip();
     let (session, refusal) = match hydrated {
@@ -124,7 +135,7 @@ fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared {
         (models.join(", ").into(), names.resolve_list(catalog, settings, models, ask.kind))
     };
     let route = resolution.route.as_str().into();
-    Prepared { request, snapshot, ask, resolution, requested, route, session_id, session, refusal, key: None }
+    Prepared { request, snapshot, ask, resolution, requested, route, session_id, session, refusal, key: None, meaning: None }
 }
 
 /// A model string that the client's key may not use: for it, there is no such model.

@@ -1,6 +1,7 @@
 //! The story of one request: resolved, planned, admitted, called, relayed, recorded. One attempt loop serves every
 //! surface; a surface only translates in and out.
 pub mod admitted;
+pub mod alike;
 pub mod answers;
 pub mod attempt;
 pub mod books;

@@ -28,6 +28,8 @@ pub struct RouteInfo {
     pub usage_estimated: bool,
     /// Where the answer came from, when nobody was called for it.
     pub cache: Option<RowCache>,
+    /// How alike the question is whose answer this is, when it was asked in other words.
+    pub score: Option<f32>,
 }
 
 impl RouteInfo {
@@ -53,6 +55,9 @@ impl RouteInfo {
         }
         if let Some(cache) = self.cache {
             headers.push(("x-freeway-cache", Cow::Borrowed(cache.name())));
+        }
+        if let Some(score) = self.score {
+            headers.push(("x-freeway-cache-score", Cow::Owned(format!("{score:.4}"))));
         }
         if self.usage_estimated {
             headers.push(("x-freeway-usage", Cow::Borrowed("estimated")));

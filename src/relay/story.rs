@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::admitted::Admitted;
+use super::alike::{self, Meaning};
 use super::answers;
 use super::attempt::{self, Attempted, Ending, Target};
 use super::books::Books;
@@ -20,7 +21,7 @@ use super::hydrate::Session;
 use super::intake::Prepared;
 use super::outlet::Outlet;
 use super::record;
-use super::turn::{Controls, Last, Operation, Request, Turn};
+use super::turn::{Controls, Haste, Last, Operation, Request, Turn};
 use crate::base::clock;
 use crate::base::text::Redactor;
 use crate::cache::exact::{Facts, Who};
@@ -34,6 +35,7 @@ use crate::route::outcome::{End, Outcome, Signal, classify};
 use crate::route::plan::{Ask, Blocked, Obstacle, Order};
 use crate::route::terminal;
 use crate::route::verdict::Policy;
+use crate::store::RowCache;
 use crate::upstream::adapt;
 use crate::upstream::cut::Cut;
 use crate::wire::body::Body;
@@ -44,7 +46,7 @@ use crate::wire::usage::Usage;
 /// Serves a request into `outlet`, and tells those who wait for the same of it. `own` is cut when its client leaves,
 /// which ends upstream calls unless others wait.
 pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outlet: Outlet, own: &Arc<Cut>) {
-    let Prepared { request, snapshot, ask, resolution, requested, route, session_id, session, refusal, key } =
+    let Prepared { request, snapshot, ask, resolution, requested, route, session_id, session, refusal, key, meaning } =
         prepared;
     let Request { id, client, body, operation, controls, arrived, admitted, .. } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
@@ -73,6 +75,7 @@ pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outle
         requested,
         route,
         key,
+        meaning: Cell::new(meaning),
         lead,
         cut: &cut,
         own,
@@ -101,6 +104,8 @@ struct Story<'a> {
     route: Arc<str>,
     /// Under which key the answer is kept, if it may be.
     key: Option<Key>,
+    /// The question by its meaning, if it is to be found by that.
+    meaning: Cell<Option<Meaning>>,
     /// Of those who wait for the same.
     lead: Option<Lead>,
     /// Ends upstream calls.
@@ -146,6 +151,10 @@ impl Story<'_> {
                 Next::GiveUp(dead) => dead,
             };
             if dead.end != DeadEnd::Blocked || !self.wait_for(&dead, wait_ends) {
+                if controls.haste == Haste::Little && failover.calls() == 0 {
+                    // Nobody was asked and nobody misses it: no line in the log either.
+                    return self.turn.refuse(&terminal::answer(&dead, &failover, &self.asked()));
+                }
                 return self.give_up(&failover, &dead);
             }
         }
@@ -160,6 +169,7 @@ impl Story<'_> {
     fn failover(&self, controls: &Controls) -> Failover {
         let (catalog, settings) = (&self.snapshot.catalog, &self.snapshot.settings);
         let mut policy = Policy::new(settings);
+        policy.budget_ms = controls.budget_ms.map_or(policy.budget_ms, |own| policy.budget_ms.min(own));
         if let Some(own) = controls.max_attempts {
             policy.max_attempts = policy.max_attempts.min(own);
         }
@@ -172,6 +182,7 @@ impl Story<'_> {
                 .unwrap_or(settings.strategy),
             keep_order: self.resolution.keep_order,
             pinned: self.resolution.how == How::Pin,
+            fill_max: if controls.haste == Haste::Little { LITTLE_FILL } else { 1.0 },
         };
         let mut live = self.gateway.live.lock();
         let order: Arc<Order> =
@@ -275,10 +286,20 @@ impl Story<'_> {
         };
         let body: Arc<[u8]> = cached::with_usage(answer, self.turn.usage(), usage).into();
         if !self.turn.is_spoiled() {
-            answers::keep(self.gateway, &self.snapshot.settings.cache, key, facts.clone(), &body);
+            self.keep(key, facts.clone(), &body);
         }
         if let Some(lead) = &self.lead {
-            lead.land(Landing::Answer(Shared { facts, at, body }));
+            let tier = RowCache::Exact;
+            lead.land(Landing::Answer(Shared { facts, at, body, tier, score: None }));
+        }
+    }
+
+    fn keep(&self, key: Key, facts: Facts, body: &Arc<[u8]>) {
+        let (settings, made_ms) = (&self.snapshot.settings, facts.made_ms);
+        if answers::keep(self.gateway, &settings.cache, key, facts, body) {
+            if let Some(meaning) = self.meaning.take() {
+                alike::keep(self.gateway, settings, key, meaning, made_ms);
+            }
         }
     }
 
@@ -418,6 +439,9 @@ enum Told {
     More,
     All,
 }
+
+/// What is wanted little is asked only of who has used no more than this fraction of each limit.
+const LITTLE_FILL: f64 = 0.9;
 
 /// Benches and windows end a moment after the time that was read.
 const WAIT_MARGIN: Duration = Duration::from_millis(20);

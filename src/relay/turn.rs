@@ -95,6 +95,18 @@ pub struct Controls {
     /// How long the request may be held when everybody is blocked.
     pub wait_ms: u64,
     pub cache: Wish,
+    /// Less than the configured time for the whole turn.
+    pub budget_ms: Option<u64>,
+    pub haste: Haste,
+}
+
+/// How badly an answer is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Haste {
+    #[default]
+    Usual,
+    /// It may save a call, and is not worth the last of anybody's quota.
+    Little,
 }
 
 /// A turn in progress, as those see it who carry its answer.

@@ -154,6 +154,7 @@ impl Bed {
             strategy: self.strategy,
             keep_order: resolution.keep_order,
             pinned: self.how == How::Pin,
+            fill_max: 1.0,
         };
         let policy = Policy::new(&self.settings);
         // Resolutions of one name differ between tests of one bed.

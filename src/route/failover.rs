@@ -102,6 +102,7 @@ pub struct Failover {
     strategy: Strategy,
     /// One exact model was asked for: when it does not exist, the client has to know.
     pinned: bool,
+    fill_max: f64,
     /// Place in the round of the resolution.
     round: usize,
     began: Now,
@@ -133,6 +134,8 @@ pub struct Manner<'a> {
     pub keep_order: bool,
     /// One exact model was asked for.
     pub pinned: bool,
+    /// Nobody is asked who has used more than this fraction of a limit; 1 asks everybody.
+    pub fill_max: f64,
 }
 
 impl Failover {
@@ -153,6 +156,7 @@ impl Failover {
             policy,
             strategy,
             pinned: manner.pinned,
+            fill_max: manner.fill_max,
             round,
             began: now,
             calls: 0,
@@ -215,7 +219,8 @@ impl Failover {
         let more_models = self.tried.len() < self.policy.max_attempts as usize;
         let allowed = |at: &ModelIx| {
             let limited = self.limited.iter().filter(|known| known.provider == at.provider).count();
-            limited < LIMITED_MODELS_MAX && (more_models || self.tried.contains(at))
+            let plenty = self.fill_max >= 1.0 || view.fill(*at) <= self.fill_max;
+            limited < LIMITED_MODELS_MAX && plenty && (more_models || self.tried.contains(at))
         };
         view.first(&self.order, view.ranking(&self.order, self.strategy, self.round), allowed)
     }

@@ -297,10 +297,7 @@ impl View<'_> {
             Strategy::Priority => turned(0),
             Strategy::RoundRobin => turned(round % order.first_choice.max(1)),
             Strategy::LeastUsed => {
-                let exact = |place: usize| {
-                    let at = order.ready[place].at;
-                    self.least_fill(self.catalog.provider(at), Some(self.catalog.model(at)))
-                };
+                let exact = |place: usize| self.fill(order.ready[place].at);
                 let of_provider = |provider: &'r Provider| self.provider_fill(provider);
                 self.scored(order, of_provider, |fill, ready| (*fill, ready.own_limits), exact)
             }
@@ -349,6 +346,11 @@ impl View<'_> {
         } else {
             self.live.fills.get(provider.slot, self.now, work_out)
         }
+    }
+
+    /// The used fraction of a model's limits, with the key that has most left; 1 when no key can be used.
+    pub fn fill(&self, at: ModelIx) -> f64 {
+        self.least_fill(self.catalog.provider(at), Some(self.catalog.model(at)))
     }
 
     /// The used fraction of the limits of the key that has most left; 1 when no key can be used. Without a model, only

@@ -423,7 +423,13 @@ mod tests {
         let mut live = Live::new();
         prepare(&catalog, &mut live);
         let order = Arc::new(Order::new(&catalog, &resolution, ask.needed()));
-        let manner = Manner { route: "auto", strategy: Strategy::Priority, keep_order: false, pinned: false };
+        let manner = Manner {
+            route: "auto",
+            strategy: Strategy::Priority,
+            keep_order: false,
+            pinned: false,
+            fill_max: 1.0,
+        };
         let policy = Policy::new(&Settings::default());
         let mut failover = Failover::new(order, ask, policy, &manner, &mut live, NOW);
         let Next::GiveUp(dead) = failover.next(&catalog, &mut live, NOW) else { panic!("somebody serves") };

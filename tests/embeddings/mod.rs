@@ -48,10 +48,10 @@ fn query(pair: &Pair, threshold: f64) -> Query<'_> {
 }
 
 /// A cache that has answered the first question of `pair`.
-fn having_answered(pair: &Pair, key: Key) -> Semantic {
-    let mut semantic = Semantic::default();
+fn having_answered(pair: &Pair, key: Key) -> Semantic<()> {
+    let mut semantic = Semantic::<()>::default();
     let question = Question { key, scope: SCOPE, text: pair.texts[0].into(), made_ms: 1 };
-    assert!(semantic.keep("all-minilm-l6-v2", question, &pair.vectors[0], 9).kept);
+    assert!(semantic.keep("all-minilm-l6-v2", question, &pair.vectors[0], (), 9).kept);
     semantic
 }
 
@@ -106,12 +106,12 @@ fn the_words_alone_tell_near_misses_apart() {
 #[test]
 fn no_question_is_answered_with_that_of_another_pair() {
     let (pairs, threshold) = (pairs(), default_threshold());
-    let mut semantic = Semantic::default();
+    let mut semantic = Semantic::<()>::default();
     for (number, pair) in pairs.iter().enumerate().filter(|(_, pair)| pair.same) {
         let mut key = Key([0; 32]);
         key.0[0] = u8::try_from(number).expect("few pairs");
         let question = Question { key, scope: SCOPE, text: pair.texts[0].into(), made_ms: 1 };
-        semantic.keep("all-minilm-l6-v2", question, &pair.vectors[0], 1_000);
+        semantic.keep("all-minilm-l6-v2", question, &pair.vectors[0], (), 1_000);
     }
     for (number, pair) in pairs.iter().enumerate().filter(|(_, pair)| pair.same) {
         for found in semantic.find(&query(pair, threshold)) {

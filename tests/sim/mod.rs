@@ -178,7 +178,13 @@ impl Sim {
             answer: if self.rng.below(2) == 0 { Answer::Stream } else { Answer::Whole },
         };
         let (_, strategy) = Strategy::NAMES[self.rng.below(Strategy::NAMES.len())];
-        let manner = Manner { route: &self.resolution.route, strategy, keep_order: false, pinned: false };
+        let manner = Manner {
+            route: &self.resolution.route,
+            strategy,
+            keep_order: false,
+            pinned: false,
+            fill_max: 1.0,
+        };
         let order = self.live.orders.get(1, &self.world.catalog, &self.resolution, ask.needed());
         let (policy, now) = (Policy::new(&self.settings), self.now());
         let failover = Failover::new(order, ask, policy, &manner, &mut self.live, now);
