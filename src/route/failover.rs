@@ -280,7 +280,8 @@ impl Failover {
         let Report { attempt, outcome, spent, has_field } = report;
         let (at, key) = (attempt.at, attempt.key);
         let (provider, model) = (catalog.provider(at), catalog.model(at));
-        let alone = live.lately.only_it_fails(provider.slot, model.slot, now);
+        // A call that nobody needs must not close the door to those that somebody does.
+        let alone = self.fill_max < 1.0 || live.lately.only_it_fails(provider.slot, model.slot, now);
         let answer = self.ask.answer;
         live.fills.forget(provider.slot);
         let call =

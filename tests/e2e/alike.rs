@@ -5,6 +5,12 @@ use crate::harness::*;
 const FRANCE: &str = "What is the capital of France?";
 const FRANCE_AGAIN: &str = "Tell me what the capital of France is.";
 
+/// An upstream that answers chats and embeddings so, always.
+fn mock_of(chat: Step, embedding: Step) -> MockUpstream {
+    let always = |step: Step, path: &str| step.for_path(path).times(FOREVER);
+    mock_that("alpha", [always(chat, "/chat/completions"), always(embedding, "/embeddings")])
+}
+
 /// A gateway whose semantic cache is on, over `alpha` with a chat model and the embedding model `e`.
 fn alike_over(alpha: &MockUpstream, settings: Value) -> Gateway {
     alike(provider(alpha).model("m").embed_model("e"), settings)
@@ -66,10 +72,7 @@ fn semantic(gateway: &Gateway) -> Value {
 
 #[test]
 fn a_question_in_other_words_is_answered_from_memory() {
-    let alpha = mock_that(
-        "alpha",
-        [Step::say("Paris").for_path("/chat/completions"), Step::ok().for_path("/embeddings")],
-    );
+    let alpha = mock_of(Step::say("Paris"), Step::ok());
     let gateway = alike_over(&alpha, json!({}));
     miss(ask(&gateway, FRANCE));
     let again = hit(ask(&gateway, FRANCE_AGAIN)).served_by("alpha");
@@ -142,7 +145,7 @@ fn cache_02_vectors_that_say_nothing_match_nothing() {
     ] {
         let body = json!({"object": "list", "model": "e", "data": [{"object": "embedding", "index": 0, "embedding": vector}],
             "usage": {"prompt_tokens": 1, "total_tokens": 1}});
-        let alpha = mock_that("alpha", [Step::json(200, &body).for_path("/embeddings"), Step::ok()]);
+        let alpha = mock_of(Step::ok(), Step::json(200, &body));
         let gateway = alike_over(&alpha, json!({}));
         miss(ask(&gateway, FRANCE));
         miss(ask(&gateway, FRANCE_AGAIN));
@@ -152,14 +155,8 @@ fn cache_02_vectors_that_say_nothing_match_nothing() {
 
 #[test]
 fn the_threshold_decides() {
-    let alpha = mock_that(
-        "alpha",
-        [
-            Step::vectors([(FRANCE, vec![1.0, 0.0, 0.0]), (FRANCE_AGAIN, vec![0.9, 0.43588989, 0.0])])
-                .for_path("/embeddings"),
-            Step::ok(),
-        ],
-    );
+    let vectors = [(FRANCE, vec![1.0, 0.0, 0.0]), (FRANCE_AGAIN, vec![0.9, 0.435_889_9, 0.0])];
+    let alpha = mock_of(Step::ok(), Step::vectors(vectors));
     let gateway = alike_over(&alpha, json!({}));
     miss(ask(&gateway, FRANCE));
     miss(ask(&gateway, FRANCE_AGAIN));
@@ -239,11 +236,14 @@ fn a_look_up_never_takes_the_last_of_a_quota() {
 fn w18_the_embedder_fails_over_to_the_same_model_and_to_no_other() {
     let (alpha, first, second, other) =
         (mock("alpha"), mock_that("first", [Step::status(503)]), mock("second"), mock("zother"));
-    let gateway = alike_builder(json!({}))
+    let embedder = |mock: &MockUpstream, id: &str| {
+        provider(mock).model_with(id, json!({"caps": ["embed"], "alias": ["vectors"]}))
+    };
+    let gateway = alike_builder(json!({"semantic": {"enabled": true, "model": "vectors"}}))
         .provider(provider(&alpha))
-        .provider(provider(&first).priority(1).embed_model("e"))
-        .provider(provider(&second).priority(2).embed_model("e"))
-        .provider(provider(&other).priority(3).model_with("f", json!({"caps": ["embed"], "alias": ["e"]})))
+        .provider(embedder(&first, "e").priority(1))
+        .provider(embedder(&second, "e").priority(2))
+        .provider(embedder(&other, "f").priority(3))
         .start();
     miss(ask(&gateway, FRANCE));
     hit(ask(&gateway, FRANCE_AGAIN));
@@ -258,7 +258,7 @@ fn a_look_up_that_fails_is_a_miss() {
         Step::close(),
         Step::json(200, &json!({"object": "list", "data": []})),
     ] {
-        let alpha = mock_that("alpha", [step.for_path("/embeddings"), Step::ok()]);
+        let alpha = mock_of(Step::ok(), step);
         let gateway = alike_over(&alpha, json!({}));
         miss(ask(&gateway, FRANCE)).after_attempts(1);
         assert_eq!(ask(&gateway, FRANCE).header("x-freeway-cache"), Some("exact"));
@@ -301,7 +301,7 @@ fn w18_another_embedder_begins_anew() {
 #[test]
 fn w18_another_width_begins_anew() {
     let wide = Step::vectors([("Who wrote Hamlet?", (1_u8..20).map(f32::from).collect::<Vec<_>>())]);
-    let alpha = mock_that("alpha", [wide.for_path("/embeddings"), Step::ok()]);
+    let alpha = mock_of(Step::ok(), wide);
     let gateway = alike_over(&alpha, json!({}));
     miss(ask(&gateway, FRANCE));
     miss(ask(&gateway, "Who wrote Hamlet?"));
@@ -319,10 +319,7 @@ fn w18_a_forgotten_answer_takes_its_question_along() {
         (FRANCE_AGAIN, near(18.0)),
         ("Who are you?", near(90.0)),
     ]);
-    let (alpha, beta) = (
-        mock_that("alpha", [vectors.for_path("/embeddings"), Step::say("of alpha")]),
-        mock_that("beta", [Step::say("of beta")]),
-    );
+    let (alpha, beta) = (mock_of(Step::say("of alpha"), vectors), mock_that("beta", [Step::say("of beta")]));
     let gateway = alike_builder(json!({}))
         .provider(provider(&alpha).model("m").embed_model("e"))
         .provider(provider(&beta).model("n"))
