@@ -368,3 +368,21 @@ fn those_who_ask_the_same_at_once_share_one_look_up() {
     });
     assert_eq!((chats(&alpha).len(), embeddings(&alpha)), (1, 2));
 }
+
+#[test]
+fn w18_questions_outlive_a_restart() {
+    let alpha = mock_of(Step::say("Paris"), Step::ok());
+    let mut gateway = alike_over(&alpha, json!({}));
+    miss(ask(&gateway, FRANCE));
+    miss(ask(&gateway, "Who wrote Hamlet?"));
+    let score = hit(ask(&gateway, FRANCE_AGAIN)).header("x-freeway-cache-score").map(str::to_owned);
+    gateway.restart();
+    let again = hit(ask(&gateway, FRANCE_AGAIN));
+    assert_eq!(again.header("x-freeway-cache-score").map(str::to_owned), score, "vectors keep what they say");
+    assert_eq!((again.content(), semantic(&gateway)["entries"].clone()), ("Paris".into(), json!(2)));
+    hit(ask(&gateway, "who wrote hamlet"));
+    assert_eq!((chats(&alpha).len(), embeddings(&alpha)), (2, 5));
+    gateway.send(&Request::new("DELETE", "/api/cache")).ok();
+    gateway.restart();
+    miss(ask(&gateway, FRANCE_AGAIN));
+}
