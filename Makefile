@@ -13,10 +13,10 @@ UNITDIR ?= /etc/systemd/system
 BIN     ?= target/release/freeway
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test check smoke sim bench lint clients page shots bench-page install uninstall
+.PHONY: help build run demo test check smoke sim bench lint clients test-embeddings page shots bench-page install uninstall
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 build: ## the release binary, target/release/freeway
 	$(CARGO) build --locked --release
@@ -52,6 +52,10 @@ shots: ## a picture of each panel, into .cache/page/shots
 smoke: ## every route once, against mock upstreams
 	@$(CARGO) build --locked --quiet --workspace
 	@$(PYTHON) tests/scripts/smoke.py target/debug
+
+test-embeddings: ## the semantic cache with a real embedding model: near misses, and how many paraphrases it serves
+	$(CARGO) build --locked --workspace
+	$(PYTHON) tests/embeddings/live.py
 
 sim: ## routing and quota over three virtual days, SEEDS seeds
 	FREEWAY_SIM_SEEDS=$(SEEDS) FREEWAY_SIM_DAYS=3 $(CARGO) test --locked --test main sim -- --nocapture

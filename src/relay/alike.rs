@@ -169,7 +169,7 @@ struct Saved<'a> {
 
 /// Looks for an answer to the same question in other words. When there is none, `prepared` gets what is needed to keep
 /// the question later. Waits for an upstream.
-pub fn look(gateway: &Gateway, prepared: &mut Prepared, cut: &Arc<Cut>) -> Option<Hit> {
+pub fn look(gateway: &Arc<Gateway>, prepared: &mut Prepared, cut: &Arc<Cut>) -> Option<Hit> {
     let settings = &prepared.snapshot.settings;
     let request = &prepared.request;
     let looks = settings.semantic.enabled
@@ -221,7 +221,7 @@ pub fn look(gateway: &Gateway, prepared: &mut Prepared, cut: &Arc<Cut>) -> Optio
 
 /// By which model a text was embedded, and its vector, of length one. `None` when nobody could be asked, or it failed.
 fn embedded(
-    gateway: &Gateway,
+    gateway: &Arc<Gateway>,
     prepared: &Prepared,
     text: &str,
     cut: &Arc<Cut>,

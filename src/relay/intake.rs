@@ -60,7 +60,7 @@ impl Course {
     }
 
     /// Goes to the request's end. `cut` ends upstream calls when the client leaves.
-    pub fn run(self, gateway: &Gateway, outlet: Outlet, cut: &Arc<Cut>) {
+    pub fn run(self, gateway: &Arc<Gateway>, outlet: Outlet, cut: &Arc<Cut>) {
         match self {
             Course::Refuse(prepared) => story::tell(gateway, prepared, None, outlet, cut),
             Course::Call(mut prepared, lead) => match alike::look(gateway, &mut prepared, cut) {
@@ -135,7 +135,19 @@ pub(super) fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared 
         (models.join(", ").into(), names.resolve_list(catalog, settings, models, ask.kind))
     };
     let route = resolution.route.as_str().into();
-    Prepared { request, snapshot, ask, resolution, requested, route, session_id, session, refusal, key: None, meaning: None }
+    Prepared {
+        request,
+        snapshot,
+        ask,
+        resolution,
+        requested,
+        route,
+        session_id,
+        session,
+        refusal,
+        key: None,
+        meaning: None,
+    }
 }
 
 /// A model string that the client's key may not use: for it, there is no such model.

@@ -46,8 +46,19 @@ use crate::wire::usage::Usage;
 /// Serves a request into `outlet`, and tells those who wait for the same of it. `own` is cut when its client leaves,
 /// which ends upstream calls unless others wait.
 pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outlet: Outlet, own: &Arc<Cut>) {
-    let Prepared { request, snapshot, ask, resolution, requested, route, session_id, session, refusal, key, meaning } =
-        prepared;
+    let Prepared {
+        request,
+        snapshot,
+        ask,
+        resolution,
+        requested,
+        route,
+        session_id,
+        session,
+        refusal,
+        key,
+        meaning,
+    } = prepared;
     let Request { id, client, body, operation, controls, arrived, admitted, .. } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
     turn.note(|info| info.session = session_id);

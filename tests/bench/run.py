@@ -257,6 +257,23 @@ def planning(bench):
     bench.row("planning one request, slowest strategy, 40 providers, 1,500 models, 120 keys", "µs", float(found[0]), 20, 10, gauge=gauge)
 
 
+def scanning(bench):
+    """The semantic cache's scan beside one reading of the same bytes, as examples/scan_cost.rs prints them."""
+    say("scanning")
+    with bench.gauge() as gauge:
+        ran = subprocess.run(["cargo", "run", "--quiet", "--locked", "--release", "--example", "scan_cost"], cwd=TOP,
+                             text=True, stdout=subprocess.PIPE, check=True)
+    found = {tuple(line.split()[:2]): float(line.split()[2]) for line in ran.stdout.splitlines()}
+    for count in (5_000, 50_000):
+        def figure(name):
+            return found[name, str(count)]
+
+        bench.row(f"scan of {count:,} vectors of 1,024", "ms", figure("scan_us") / 1000)
+        bench.row(f"scan of {count:,} vectors, in readings of the same bytes", "x", figure("scan_ratio"), 1.5, 1.2, gauge=gauge)
+        bench.row(f"memory of {count:,} vectors, in what their numbers take", "x", figure("scan_memory_ratio"), 1.05, 1.02)
+    bench.figures["scan"] = {" ".join(key): value for key, value in found.items()}
+
+
 class Trickle(threading.Thread):
     """One request in ten seconds to a gateway of its own, beside all other measurements."""
 
@@ -299,6 +316,7 @@ def run(bench):
         idle(bench, "after load", settle_s=FLUSH_S)
     trickle.tell(bench)
     planning(bench)
+    scanning(bench)
     bench.row("stripped binary", "MiB", (TARGET / "freeway").stat().st_size / MIB, 8, 6.5)
 
 

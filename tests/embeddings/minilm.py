@@ -11,7 +11,6 @@ import struct
 import numpy
 from tokenizers import Tokenizer
 
-DIMENSIONS = 384
 HEADS = 12
 LAYERS = 6
 TOKENS_MAX = 256
@@ -49,6 +48,8 @@ def erf(x):
 
 
 class MiniLm:
+    dimensions = 384
+
     def __init__(self):
         here = folder()
         self.weights = read_weights(here / "model.safetensors")

@@ -1,6 +1,6 @@
 //! The semantic cache over the vectors of a real model: what is served of questions that mean the same, and that nothing
 //! is served of those that only look alike. `pairs.tsv` has the questions, `vectors.bin` their vectors, made once by
-//! `make_vectors.py`; `live.py` does the same with the running gateway and the running model.
+//! `live.py --make`; `live.py` does the same with the running gateway and the running model.
 use freeway::cache::key::Key;
 use freeway::cache::semantic::{Query, Question, Semantic};
 use freeway::cache::slab::{dot, unit};
@@ -24,14 +24,14 @@ fn pairs() -> Vec<Pair> {
         VECTORS.chunks(2).map(|pair| f32::from(i16::from_le_bytes([pair[0], pair[1]]))).collect();
     let mut vectors = numbers.chunks(DIMENSIONS).map(|vector| unit(vector).expect("it says something"));
     let mut vector =
-        || vectors.next().expect("two vectors for each line; run make_vectors.py after a change");
+        || vectors.next().expect("two vectors for each line; run live.py --make after a change");
     let read = |line: &'static str| {
         let parts: Vec<&str> = line.split('\t').collect();
         let [says, kind, first, second] = parts[..] else { panic!("four parts, not {line:?}") };
         Pair { same: says == "same", kind, texts: [first, second], vectors: [vector(), vector()] }
     };
     let pairs: Vec<Pair> = PAIRS.lines().map(read).collect();
-    assert!(vectors.next().is_none(), "vectors without a line; run make_vectors.py");
+    assert!(vectors.next().is_none(), "vectors without a line; run live.py --make");
     pairs
 }
 
