@@ -8,10 +8,10 @@ mod harness;
 mod e2e {
     /// Settings, alerts and previews, for the owner.
     mod admin;
-    /// What happened, in sums and by the request: equal to the traffic, and kept.
-    mod analytics;
     /// Questions in other words.
     mod alike;
+    /// What happened, in sums and by the request: equal to the traffic, and kept.
+    mod analytics;
     /// Benches, and what lifts them.
     mod benches;
     /// The blame table, row by row: who is called, who is benched for how long, and what comes next.

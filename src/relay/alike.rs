@@ -39,7 +39,7 @@ use crate::wire::error::ApiError;
 use crate::wire::json::{self, Cursor};
 
 /// The longest that a look-up may take: the request itself still has to be served.
-const LOOK_MS: u64 = 5_000;
+const LOOK_MS: u64 = 10_000;
 /// After a look-up that took that long, the next is made only then: a slow embedder would slow every request down.
 const REST_MS: u64 = 60_000;
 

@@ -39,7 +39,8 @@ def in_environment():
         ([sys.executable, "-m", "venv", "--clear", "venv"], "python3-venv"),
         ([*pip, "requirements.txt"], "python3-venv"),
     ])
-    sys.exit(subprocess.run([python, *sys.argv]).returncode)
+    # Texts are short: more threads would only wait for each other.
+    sys.exit(subprocess.run([python, *sys.argv], env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}).returncode)
 
 
 class Embedder(http.server.BaseHTTPRequestHandler):

@@ -23,8 +23,7 @@ fn pairs() -> Vec<Pair> {
     let numbers: Vec<f32> =
         VECTORS.chunks(2).map(|pair| f32::from(i16::from_le_bytes([pair[0], pair[1]]))).collect();
     let mut vectors = numbers.chunks(DIMENSIONS).map(|vector| unit(vector).expect("it says something"));
-    let mut vector =
-        || vectors.next().expect("two vectors for each line; run live.py --make after a change");
+    let mut vector = || vectors.next().expect("two vectors for each line; run live.py --make after a change");
     let read = |line: &'static str| {
         let parts: Vec<&str> = line.split('\t').collect();
         let [says, kind, first, second] = parts[..] else { panic!("four parts, not {line:?}") };
