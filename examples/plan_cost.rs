@@ -14,6 +14,7 @@ use freeway::catalog::provider::Caps;
 use freeway::catalog::settings::{Settings, Strategy};
 use freeway::catalog::slots::Slots;
 use freeway::catalog::spec::{self, Context};
+use freeway::context::budget::Shrink;
 use freeway::quota::{Cause, Scope, Spent, Term};
 use freeway::route::failover::{Failover, Manner, Next, Report};
 use freeway::route::live::Live;
@@ -78,6 +79,7 @@ fn measure(catalog: &Catalog, strategy: Strategy, benched_providers: usize) -> (
         kind: Kind::Chat,
         caps: Caps::TOOLS,
         prompt_tokens: 400,
+        shrink: Some(Shrink { lean_tokens: 400, core_tokens: 200, reserve_output: 1_024, prefer_fit: true }),
         max_output: None,
         answer: Answer::Stream,
     };
@@ -93,7 +95,12 @@ fn measure(catalog: &Catalog, strategy: Strategy, benched_providers: usize) -> (
         planning += planned.elapsed();
         let spent = Spent { prompt_tokens: 400, output_tokens: 200, credits: 0.0 };
         let outcome = Outcome::Served { exhausted_ms: None };
-        failover.report(catalog, &mut live, Report { attempt, outcome, spent, has_field: &|_| false }, now);
+        failover.report(
+            catalog,
+            &mut live,
+            Report { attempt, outcome, spent, has_field: &|_| false, counted_prompt: None },
+            now,
+        );
     }
     let per_request = 1e6 / REQUESTS as f64;
     (planning.as_secs_f64() * per_request, began.elapsed().as_secs_f64() * per_request)

@@ -21,10 +21,11 @@ use crate::http::sock;
 use crate::jobs::{self, Order};
 use crate::logger;
 use crate::relay::gateway::{Gateway, Parts};
+use crate::relay::notes::Notes;
 use crate::relay::sessions::{Sessions, SessionsOf};
 use crate::route::live::Live;
 use crate::service::Manager;
-use crate::store::{Opened, Store, state};
+use crate::store::{Extent, Opened, Store, state};
 use crate::upstream::client::{Client, ClientConfig};
 
 /// What `freeway serve --help` says.
@@ -143,7 +144,9 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     logger::start(snapshot.settings.log.level);
     logger::loaded(&snapshot);
     let mut live = Live::new();
-    let useless = state::restore(&saved, &mut live.ledger, &mut live.benches, &mut slots, clock::now());
+    let notes = Notes::default();
+    let summary = |name: &str, saved| notes.restore(name, saved);
+    let useless = state::restore(&saved, kept(&mut live), summary, &mut slots, clock::now());
     store.forget(useless);
     let sessions = Sessions::restored(sessions, snapshot.settings.sessions, clock::now());
     let (variables, _) = env::variables(&process, &paths.env_file);
@@ -156,6 +159,7 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
         slots,
         snapshot,
         live,
+        notes,
         discovered,
         client,
         store,
@@ -222,14 +226,21 @@ fn save_state_of(gateway: &Arc<Gateway>) {
     let shared = Arc::downgrade(gateway);
     gateway.store.save_from(Box::new(move |extent| {
         let Some(gateway) = shared.upgrade() else { return Default::default() };
-        let taken = gateway.with_slots(|slots| {
-            let mut live = gateway.live.lock();
-            let Live { ledger, benches, .. } = &mut *live;
-            state::take(ledger, benches, slots, extent, clock::now())
-        });
-        taken.into_changes()
+        let taken = gateway
+            .with_slots(|slots| state::take(kept(&mut gateway.live.lock()), slots, extent, clock::now()));
+        let summaries = match extent {
+            Extent::Changes => gateway.notes.take_changes(),
+            Extent::Everything => gateway.notes.export(),
+        };
+        taken.with_summaries(summaries).into_changes()
     }));
     gateway.store.save_sessions_from(Box::new(SessionsOf(Arc::downgrade(gateway))));
+}
+
+/// The part of live state that is saved.
+fn kept(live: &mut Live) -> state::Kept<'_> {
+    let Live { ledger, benches, ratios, .. } = live;
+    state::Kept { ledger, benches, ratios }
 }
 
 fn lines(issues: &[Issue]) -> String {

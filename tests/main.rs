@@ -60,6 +60,8 @@ mod e2e {
     mod patience;
     /// Limits: reserved, settled, shared, kept.
     mod quota;
+    /// Conversations that are made to fit the model that serves.
+    mod refit;
     /// Provider files, variables and model lists while the gateway runs.
     mod registry;
     /// Provider keys stay inside.

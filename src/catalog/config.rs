@@ -342,7 +342,7 @@ impl Reader<'_> {
                 model: self.text("cache.semantic.model").unwrap_or_default(),
                 max_entries: self.size("cache.semantic.maxEntries"),
             },
-            prefer_fit: self.flag("context.preferFit"),
+            context: self.context(),
             max_messages: self.size("guard.maxMessages"),
             guard: self.guard(),
             key_health_ms: self.flag("guard.keyHealth").then(|| self.whole("guard.keyHealthIntervalMs")),
@@ -367,6 +367,17 @@ impl Reader<'_> {
                 Some("debug") => LogLevel::Debug,
                 _ => LogLevel::Info,
             },
+        }
+    }
+
+    fn context(&self) -> ContextSettings {
+        ContextSettings {
+            enabled: self.flag("context.enabled"),
+            prefer_fit: self.flag("context.preferFit"),
+            max_turns: self.size("context.maxTurns"),
+            reserve_output: self.whole("context.reserveOutputTokens"),
+            compact_model: self.text("context.compactModel").unwrap_or_default(),
+            auto_compact_at: self.value("context.autoCompactAt").as_f64().unwrap_or(1.0),
         }
     }
 
@@ -572,7 +583,7 @@ mod tests {
         assert_eq!((settings.max_attempts, settings.cooldown_ms, settings.timeout_ms), (3, 60_000, 60_000));
         assert_eq!((settings.server.workers, settings.server.body_bytes), (64, 8 << 20));
         assert_eq!((settings.failover.budget_ms, settings.stream.hold_ms), (180_000, 15_000));
-        assert!(settings.prefer_fit && settings.keys.is_empty() && settings.admin_key.is_none());
+        assert!(settings.context.prefer_fit && settings.keys.is_empty() && settings.admin_key.is_none());
     }
 
     #[test]

@@ -42,8 +42,7 @@ pub struct Settings {
     pub discovery: DiscoverySettings,
     pub history: HistorySettings,
     pub semantic: SemanticSettings,
-    /// `context.preferFit`.
-    pub prefer_fit: bool,
+    pub context: ContextSettings,
     pub max_messages: usize,
     pub guard: GuardSettings,
     /// Time between passes over all provider keys; `None` when they are made on demand only.
@@ -218,6 +217,23 @@ pub struct StreamSettings {
     pub hold_ms: u64,
     /// Between keep-alive comments.
     pub keep_alive_ms: u64,
+}
+
+/// `context.*`.
+#[derive(Clone, Debug)]
+pub struct ContextSettings {
+    /// Whether conversations are made to fit.
+    pub enabled: bool,
+    /// Whether models that take a request whole come first.
+    pub prefer_fit: bool,
+    /// Turns that stay when some go.
+    pub max_turns: usize,
+    /// Tokens kept free for an answer that the client does not limit.
+    pub reserve_output: u64,
+    /// The model string of summaries.
+    pub compact_model: String,
+    /// Fill of a window at which a summary is made ahead of need.
+    pub auto_compact_at: f64,
 }
 
 /// `discovery.*`.

@@ -277,14 +277,14 @@ pub static TABLE: &[Row] = &[
     row("guard.keyHealth", Flag, "true", "Whether provider keys are checked without being asked to"),
     // Conversations.
     row("context.preferFit", Flag, "true", "Models that take a request whole come first"),
-    later("context.enabled", Flag, "true", "Reshape conversations to fit the model that serves"),
-    later("context.maxTurns", Whole(1, 10_000), "12", "Turns kept when a conversation is cut"),
-    later("context.reserveOutputTokens", Whole(1, 1_000_000), "1024", "Tokens kept free for the answer"),
-    later("context.compactModel", Text, "\"fast\"", "Model that writes summaries"),
-    later("context.autoCompactAt", Number(0.1, 1.0), "0.8", "Fill at which a summary is made ahead of need"),
     row("sessions.days", Whole(1, 36_500), "90", "How long conversations are kept after their last turn"),
     row("sessions.max", Whole(1, 10_000), "1000", "How many conversations are kept"),
     row("sessions.mib", Whole(1, 10_000), "64", "How much text they may hold, all together"),
+    row("context.enabled", Flag, "true", "Reshape conversations to fit the model that serves"),
+    row("context.maxTurns", Whole(1, 10_000), "12", "Turns kept when a conversation is cut"),
+    row("context.reserveOutputTokens", Whole(1, 1_000_000), "1024", "Tokens kept free for the answer"),
+    row("context.compactModel", Text, "\"fast\"", "Model that writes summaries"),
+    row("context.autoCompactAt", Number(0.1, 1.0), "0.8", "Fill at which a summary is made ahead of need"),
     // The caches.
     row(
         "cache.mode",

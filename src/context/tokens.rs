@@ -16,11 +16,33 @@ const PER_MESSAGE: u64 = 4;
 
 /// Tokens by our own count; at least 1.
 pub fn estimate(tally: &Tally) -> u64 {
+    weight(tally).div_ceil(1_000).max(1)
+}
+
+/// The same in thousandths of a token, so that the parts of a conversation add up to the whole.
+pub fn weight(tally: &Tally) -> u64 {
     let text = tally.ascii * PER_THOUSAND_ASCII
         + tally.narrow * PER_THOUSAND_NARROW
         + tally.wide * PER_THOUSAND_WIDE
         + tally.astral * PER_THOUSAND_ASTRAL;
-    (text.div_ceil(1_000) + tally.images * PER_IMAGE + tally.messages * PER_MESSAGE + tally.tokens).max(1)
+    text + 1_000 * (tally.images * PER_IMAGE + tally.messages * PER_MESSAGE + tally.tokens)
+}
+
+/// The weight of a plain text.
+pub fn weight_of_text(text: &str) -> u64 {
+    let mut tally = Tally::default();
+    tally.text(text);
+    weight(&tally)
+}
+
+/// The weight of one character of a text.
+pub fn weight_of_character(character: char) -> u64 {
+    match character.len_utf8() {
+        1 => PER_THOUSAND_ASCII,
+        2 => PER_THOUSAND_NARROW,
+        3 => PER_THOUSAND_WIDE,
+        _ => PER_THOUSAND_ASTRAL,
+    }
 }
 
 /// What a call used where the upstream does not say. No output is no tokens.

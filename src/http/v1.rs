@@ -70,7 +70,7 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
         };
         let admitted =
             limits::look_through(&gateway, &guard, body.bytes(), &id, client.as_ref()).and_then(|()| {
-                let tokens = operation.ask().prompt_tokens;
+                let tokens = operation.prompt_tokens();
                 Admitted::enter(&gateway, &callers, tokens).map_err(|refused| limits::refusal(&refused))
             });
         let admitted = match admitted {

@@ -135,7 +135,7 @@ fn pass_stream(
     let usage = relay.usage();
     let ending = match streamed {
         Streamed::Whole(frames) => {
-            if books.served(served(headers, target, turn.prompt_tokens), usage, Last::Frames(&frames)) {
+            if books.served(served(headers, target, turn.prompt_tokens()), usage, Last::Frames(&frames)) {
                 turn.finish(&frames);
                 relay.drain(reply);
                 Ending::Served
@@ -164,14 +164,15 @@ fn stream_of_whole(
         Ok(checked) => checked,
         Err(no) => return (refused(no.why), no.usage),
     };
-    let usage = checked.usage.unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, &checked.output));
+    let usage =
+        checked.usage.unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens(), &checked.output));
     let mut frames = Vec::new();
     if unfold(&checked.body, shape(turn, target.model, turn.include_usage()), usage, &mut frames)
         != End::Complete
     {
         return (Ending::NoAnswer(NoAnswer::WrongShape), Some(usage));
     }
-    if !books.served(served(headers, target, turn.prompt_tokens), usage, Last::Frames(&frames)) {
+    if !books.served(served(headers, target, turn.prompt_tokens()), usage, Last::Frames(&frames)) {
         return (Ending::ClientLeft, Some(usage));
     }
     turn.finish(&frames);
@@ -198,21 +199,21 @@ fn read_whole(
         Operation::Chat(_) if sniff(&body) == Sniffed::Events => whole_of_stream(turn, target, &body),
         Operation::Chat(_) => match completion::check(&body, fallback(turn, target.model)) {
             Ok(checked) => {
-                let estimate = || tokens::estimated_usage(turn.prompt_tokens, &checked.output);
+                let estimate = || tokens::estimated_usage(turn.prompt_tokens(), &checked.output);
                 Ok((checked.body, checked.usage.unwrap_or_else(estimate)))
             }
             Err(no) => Err((refused(no.why), no.usage)),
         },
         Operation::Embeddings(facts) => match embeddings::check(&body, facts, &target.model.id) {
             Ok(checked) => {
-                Ok((checked.body, checked.usage.unwrap_or_else(|| Usage::estimate(turn.prompt_tokens, 0))))
+                Ok((checked.body, checked.usage.unwrap_or_else(|| Usage::estimate(turn.prompt_tokens(), 0))))
             }
             Err(no) => Err((refused(no.why), no.usage)),
         },
     };
     match whole {
         Ok((body, usage)) => {
-            if !books.served(served(headers, target, turn.prompt_tokens), usage, Last::Whole(&body)) {
+            if !books.served(served(headers, target, turn.prompt_tokens()), usage, Last::Whole(&body)) {
                 return (Ending::ClientLeft, Some(usage));
             }
             turn.send_whole(body, usage.estimated);
@@ -245,7 +246,7 @@ fn whole_of_stream(
         }
     }
     let usage =
-        shaper.usage().unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens, shaper.output()));
+        shaper.usage().unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens(), shaper.output()));
     match shaper.end(usage, &mut frames) {
         End::Complete => Ok((fold(&frames), usage)),
         End::Empty => Err((Ending::NoAnswer(NoAnswer::Empty), Some(usage))),

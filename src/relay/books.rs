@@ -50,15 +50,17 @@ impl Books<'_> {
         self.close(
             outcome,
             Spent { prompt_tokens: usage.prompt, output_tokens: usage.completion, ..Spent::default() },
+            (!usage.estimated).then_some(usage.prompt),
         );
         (self.on_served)(self.failover, usage, &last);
         true
     }
 
     /// The attempt has ended. Does nothing when the books are closed already.
-    pub fn close(&mut self, outcome: Outcome, spent: Spent) {
+    /// `counted_prompt` is what the upstream itself counted.
+    pub fn close(&mut self, outcome: Outcome, spent: Spent, counted_prompt: Option<u64>) {
         if let Some(attempt) = self.attempt.take() {
-            let report = Report { attempt, outcome, spent, has_field: self.has_field };
+            let report = Report { attempt, outcome, spent, has_field: self.has_field, counted_prompt };
             self.failover.report(self.catalog, &mut self.gateway.live.lock(), report, clock::now());
         }
     }

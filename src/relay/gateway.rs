@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 
 use super::answers::Answers;
 use super::findings::FoundLog;
+use super::notes::Notes;
 use super::record::TurnLog;
-use super::sessions::Sessions;
+use super::sessions::{SessionKey, Sessions};
 use crate::base::clock;
 use crate::catalog::Issue;
 use crate::catalog::discovery::{Discovered, DiscoveredList};
@@ -20,6 +21,7 @@ use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::overrides::{self, Overrides};
 use crate::catalog::pool::Fingerprints;
 use crate::catalog::slots::Slots;
+use crate::context::ratios::Ratio;
 use crate::guard::limiter::Limiter;
 use crate::route::live::Live;
 use crate::store::Store;
@@ -50,6 +52,8 @@ pub struct Gateway {
     pub checked_at_ms: AtomicU64,
     pub client: Client,
     pub store: Store,
+    /// Summaries of conversations.
+    pub notes: Notes,
     pub turns: TurnLog,
     pub answers: Arc<Answers>,
     /// Stored conversations.
@@ -102,6 +106,7 @@ pub struct Parts {
     pub slots: Slots,
     pub snapshot: Snapshot,
     pub live: Live,
+    pub notes: Notes,
     pub discovered: Discovered,
     pub client: Client,
     pub store: Store,
@@ -118,6 +123,7 @@ impl Gateway {
             slots,
             snapshot,
             live,
+            notes,
             discovered,
             client,
             store,
@@ -139,6 +145,7 @@ impl Gateway {
             checked_at_ms: AtomicU64::new(0),
             client,
             store,
+            notes,
             sessions,
             lent_bytes: AtomicUsize::new(0),
             turns: TurnLog::new(clock::now().wall_ms),
@@ -242,6 +249,19 @@ impl Gateway {
             }
         }
         discovered.clone()
+    }
+
+    /// Deletes a conversation with everything that belongs to it; false when there is none.
+    pub fn remove_session(&self, key: &SessionKey) -> bool {
+        self.notes.forget(&key.tag());
+        self.sessions.remove(key)
+    }
+
+    /// How many tokens each model counts for one of ours, by its reference, as far as learned.
+    pub fn ratios(&self) -> Vec<(String, Ratio)> {
+        let known = self.with_slots(|slots| self.live.lock().ratios.export(slots));
+        let reference = |name: String| name.strip_prefix("model/").map(str::to_owned).unwrap_or(name);
+        known.into_iter().map(|(name, ratio)| (reference(name), ratio)).collect()
     }
 
     /// Runs `look` with the interner, for stored state that is kept under names.

@@ -32,6 +32,11 @@ impl Session {
         &self.key.id
     }
 
+    /// The name under which its summaries are kept.
+    pub fn tag(&self) -> Arc<str> {
+        self.key.tag()
+    }
+
     /// Stores the turn, once, given the whole answer that the client gets, a cached one as well as a new one. An answer
     /// without a word or a call leaves nothing, because no request could go on from it.
     pub fn keep(&self, answer: &[u8]) {

@@ -10,13 +10,16 @@ use super::gateway::Gateway;
 use super::hydrate::{self, Session};
 use super::outlet::Outlet;
 use super::story;
-use super::turn::Request;
+use super::turn::{Operation, Request};
 use crate::cache::key::Key;
 use crate::catalog::load::Snapshot;
 use crate::catalog::names::Resolution;
+use crate::context::pairs;
 use crate::route::plan::Ask;
 use crate::route::terminal;
 use crate::upstream::cut::Cut;
+use crate::wire::body::{Body, Edits};
+use crate::wire::chat::ChatFacts;
 use crate::wire::error::ApiError;
 
 /// A request that is understood.
@@ -114,6 +117,25 @@ fn look(gateway: &Gateway, prepared: &Prepared, key: &Key) -> Option<Hit> {
     if prepared.request.controls.cache.anew { None } else { answers::find(gateway, prepared, key) }
 }
 
+/// A request whose tool calls and results are whole pairs: upstreams refuse torn ones for ever.
+fn mended(mut request: Request) -> Request {
+    let Operation::Chat(facts) = &request.operation else { return request };
+    let raw = request.body.raw("messages").filter(|_| facts.shape.torn);
+    if let Some(messages) = raw.and_then(|raw| pairs::mended(raw).ok().flatten()) {
+        let mut edits = Edits::default();
+        edits.set("messages", messages);
+        let body = Body::parse(request.body.spliced(&edits));
+        // What was good before is good with its pairs mended.
+        if let Ok((body, facts)) =
+            body.and_then(|body| ChatFacts::read(&body, usize::MAX).map(|facts| (body, facts)))
+        {
+            log::info!("{}: a tool call had no result behind it, or a result no call; mended", request.id);
+            (request.body, request.operation) = (body, Operation::Chat(Box::new(facts)));
+        }
+    }
+    request
+}
+
 /// Finds out what `request` means.
 pub(super) fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared {
     let snapshot = gateway.snapshot();
@@ -123,7 +145,8 @@ pub(super) fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared 
         Some(Err(error)) => (None, Some(error)),
         None => (None, None),
     };
-    let ask = request.operation.ask();
+    let request = mended(request);
+    let ask = request.operation.ask(&snapshot.settings.context);
     let (model, models) = request.operation.asked();
     let (names, catalog, settings) = (&snapshot.names, &snapshot.catalog, &snapshot.settings);
     let (requested, resolution) = if let Some(refused) = refused(&request) {

@@ -14,6 +14,7 @@ use crate::base::clock;
 use crate::base::text::Redactor;
 use crate::catalog::load::Snapshot;
 use crate::catalog::provider::{Billing, Model, PaidEquivalent, Provider};
+use crate::context::refit::Rung;
 use crate::route::failover::{Failover, Hop};
 use crate::store::{Row, RowCache, RowKind, RowOutcome, RowRefit, Store};
 use crate::wire::usage::Usage;
@@ -149,6 +150,17 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
         record.ms,
     );
     gateway.turns.push(record);
+}
+
+/// The rung as a row has it; a conversation that fitted as it came has none.
+pub fn refit(rung: Rung) -> Option<RowRefit> {
+    match rung {
+        Rung::Passthrough => None,
+        Rung::DropToolNoise => Some(RowRefit::DropToolNoise),
+        Rung::Window => Some(RowRefit::Window),
+        Rung::Compact => Some(RowRefit::Compact),
+        Rung::HardTruncate => Some(RowRefit::HardTruncate),
+    }
 }
 
 fn attempt_record(snapshot: &Snapshot, hop: &Hop) -> AttemptRecord {

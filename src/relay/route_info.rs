@@ -1,8 +1,10 @@
 //! What every answer of an inference route says about itself in its `x-freeway-*` headers.
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::base::text::header_value;
+use crate::context::refit::Rung;
 use crate::store::RowCache;
 
 /// Hops shown in `x-freeway-trail`.
@@ -30,6 +32,34 @@ pub struct RouteInfo {
     pub cache: Option<RowCache>,
     /// How alike the question is whose answer this is, when it was asked in other words.
     pub score: Option<f32>,
+    /// How the conversation was made to fit.
+    pub context: Option<ContextNote>,
+}
+
+/// What became of a conversation on its way to the model, in tokens of our count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextNote {
+    pub rung: Rung,
+    pub before: u64,
+    pub after: u64,
+    /// Messages of the client.
+    pub kept: usize,
+    pub dropped: usize,
+    pub summaries: usize,
+}
+
+impl fmt::Display for ContextNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ContextNote { rung, before, after, kept, dropped, summaries } = self;
+        write!(f, "refit={} tokens={before}->{after} kept={kept}", rung.name())?;
+        if *dropped > 0 {
+            write!(f, " dropped={dropped}")?;
+        }
+        if *summaries > 0 {
+            write!(f, " summaries={summaries}")?;
+        }
+        Ok(())
+    }
 }
 
 impl RouteInfo {
@@ -58,6 +88,10 @@ impl RouteInfo {
         }
         if let Some(score) = self.score {
             headers.push(("x-freeway-cache-score", Cow::Owned(format!("{score:.4}"))));
+        }
+        if let Some(context) = &self.context {
+            // Nothing in it has to be made safe.
+            headers.push(("x-freeway-context", Cow::Owned(context.to_string())));
         }
         if self.usage_estimated {
             headers.push(("x-freeway-usage", Cow::Borrowed("estimated")));

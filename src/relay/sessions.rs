@@ -2,7 +2,7 @@
 //! written and not used for a while is read back when somebody goes on with it. Each belongs to whoever presented the
 //! key that began it, so nobody can find out whether somebody else has one of the same name.
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -36,6 +36,16 @@ const DAY_MS: u64 = 24 * 3_600_000;
 pub struct SessionKey {
     pub owner: Option<Principal>,
     pub id: Arc<str>,
+}
+
+impl SessionKey {
+    /// The name under which what belongs to the conversation is kept elsewhere.
+    pub fn tag(&self) -> Arc<str> {
+        match self.owner {
+            Some(owner) => format!("{owner}/{}", self.id).into(),
+            None => format!("/{}", self.id).into(),
+        }
+    }
 }
 
 /// What a turn begins with.
@@ -292,6 +302,11 @@ impl Sessions {
         (state.by_key.len(), state.by_key.values().map(|session| session.summary.bytes).sum())
     }
 
+    /// The tags of all conversations.
+    pub fn tags(&self) -> HashSet<Arc<str>> {
+        self.0.lock().by_key.keys().map(SessionKey::tag).collect()
+    }
+
     /// Deletes a conversation; false when there is none.
     pub fn remove(&self, key: &SessionKey) -> bool {
         self.0.lock().remove(key)
@@ -503,6 +518,8 @@ impl SessionSource for SessionsOf {
     fn forget(&self, now: Now) {
         if let Some(gateway) = self.0.upgrade() {
             gateway.sessions.forget(now);
+            // Summaries live and die with their conversations.
+            gateway.notes.forget_others(&gateway.sessions.tags());
         }
     }
 

@@ -15,10 +15,12 @@ use super::answers;
 use super::attempt::{self, Attempted, Ending, Target};
 use super::books::Books;
 use super::cached;
+use super::fitting::{Fitter, Fitting};
 use super::flight::{Landing, Lead, Shared};
 use super::gateway::Gateway;
 use super::hydrate::Session;
 use super::intake::Prepared;
+use super::notes::Asker;
 use super::outlet::Outlet;
 use super::record;
 use super::turn::{Controls, Haste, Last, Operation, Request, Turn};
@@ -27,8 +29,10 @@ use crate::base::text::Redactor;
 use crate::cache::exact::{Facts, Who};
 use crate::cache::key::Key;
 use crate::catalog::ModelIx;
+use crate::catalog::client_key::Principal;
 use crate::catalog::load::Snapshot;
 use crate::catalog::names::{How, Resolution};
+use crate::catalog::provider::{Model, Provider};
 use crate::quota::Spent;
 use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next};
 use crate::route::outcome::{End, Outcome, Signal, classify};
@@ -36,16 +40,22 @@ use crate::route::plan::{Ask, Blocked, Obstacle, Order};
 use crate::route::terminal;
 use crate::route::verdict::Policy;
 use crate::store::RowCache;
-use crate::upstream::adapt;
+use crate::upstream::adapt::{self, Amended};
 use crate::upstream::cut::Cut;
-use crate::wire::body::Body;
+use crate::wire::body::{Body, Spliced};
 use crate::wire::error::ApiError;
 use crate::wire::exchange::Headers;
 use crate::wire::usage::Usage;
 
 /// Serves a request into `outlet`, and tells those who wait for the same of it. `own` is cut when its client leaves,
 /// which ends upstream calls unless others wait.
-pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outlet: Outlet, own: &Arc<Cut>) {
+pub fn tell(
+    gateway: &Arc<Gateway>,
+    prepared: Prepared,
+    mut lead: Option<Lead>,
+    outlet: Outlet,
+    own: &Arc<Cut>,
+) {
     let Prepared {
         request,
         snapshot,
@@ -59,7 +69,7 @@ pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outle
         key,
         meaning,
     } = prepared;
-    let Request { id, client, body, operation, controls, arrived, admitted, .. } = request;
+    let Request { id, client, principal, body, operation, controls, arrived, admitted, .. } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
     turn.note(|info| info.session = session_id);
     if session.is_some() {
@@ -80,6 +90,7 @@ pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outle
         id,
         client,
         admitted: Cell::new(admitted),
+        principal,
         body: &body,
         ask,
         resolution,
@@ -100,13 +111,14 @@ pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outle
 
 /// Everything that the attempts of one turn share.
 struct Story<'a> {
-    gateway: &'a Gateway,
+    gateway: &'a Arc<Gateway>,
     snapshot: &'a Snapshot,
     turn: &'a Rc<Turn>,
     id: String,
     client: Option<Arc<str>>,
     /// Given back when the story ends.
     admitted: Cell<Option<Admitted>>,
+    principal: Option<Principal>,
     body: &'a Body,
     ask: Ask,
     resolution: Resolution,
@@ -193,7 +205,11 @@ impl Story<'_> {
                 .unwrap_or(settings.strategy),
             keep_order: self.resolution.keep_order,
             pinned: self.resolution.how == How::Pin,
-            fill_max: if controls.haste == Haste::Little { LITTLE_FILL } else { 1.0 },
+            fill_max: match controls.haste {
+                Haste::Usual => 1.0,
+                Haste::Little => LITTLE_FILL,
+                Haste::None => PLENTY_FILL,
+            },
         };
         let mut live = self.gateway.live.lock();
         let order: Arc<Order> =
@@ -202,7 +218,7 @@ impl Story<'_> {
     }
 
     /// Makes one attempt.
-    fn attempt(&self, failover: &mut Failover, attempt: Attempt) -> Told {
+    fn attempt(&self, failover: &mut Failover, mut attempt: Attempt) -> Told {
         let catalog = &self.snapshot.catalog;
         let (provider, model) = (catalog.provider(attempt.at), catalog.model(attempt.at));
         let with = With { at: attempt.at, key: Some(attempt.key) };
@@ -210,13 +226,16 @@ impl Story<'_> {
             (info.provider, info.model) = (Some(Arc::clone(&provider.id)), Some(Arc::clone(&model.id)));
             info.attempts = attempt.number;
         });
-        let adapted = match self.turn.operation() {
-            Operation::Chat(facts) => adapt::adapt(self.body, facts, provider, model, &attempt.drops),
-            Operation::Embeddings(facts) => {
-                adapt::adapt_embeddings(self.body, facts, provider, model, &attempt.drops)
+        let fitter = self.fitter();
+        let fitting = match fitter.fit(&mut attempt, model) {
+            Ok(fitting) => fitting,
+            Err(needed) => {
+                failover.needs_more(catalog, &mut self.gateway.live.lock(), attempt, needed);
+                return Told::More;
             }
         };
-        let adapted = match adapted {
+        let drops = std::mem::take(&mut attempt.drops);
+        let adapted = match self.adapted(provider, model, &fitting, &drops) {
             Ok(adapted) => adapted,
             Err(error) => {
                 self.gateway.live.lock().ledger.release(attempt.reservation);
@@ -224,14 +243,7 @@ impl Story<'_> {
                 return Told::All;
             }
         };
-        let budget_ms = attempt.deadline_ms.saturating_sub(clock::now().mono_ms);
-        let target = Target {
-            provider,
-            model,
-            key: &provider.keys[attempt.key],
-            first_byte: self.first_byte(provider.timeouts.first_byte_ms),
-            budget_ends: clock::instant() + Duration::from_millis(budget_ms),
-        };
+        let target = self.target(&attempt);
         let served = |failover: &Failover, usage, last: &Last<'_>| self.served(failover, with, usage, last);
         let mut books = Books {
             gateway: self.gateway,
@@ -246,16 +258,16 @@ impl Story<'_> {
             attempt::make(self.turn, &self.gateway.client, &target, &adapted.pieces(), self.cut, &mut books);
         let outcome = self.judge(&target, &attempted);
         if matches!(attempted.ending, Ending::Served) {
+            fitter.look_ahead(model, || {
+                failover.budget(catalog, &self.gateway.live.lock(), with.at, clock::now())
+            });
             return Told::All;
         }
-        let left = match outcome {
-            Outcome::ClientLeft { reached } => Some(reached),
-            _ => None,
-        };
-        books.close(outcome, self.spent(&attempted));
+        let left = outcome.client_left();
+        books.close(outcome, self.spent(&attempted), None);
         if let Some(reached) = left {
             // What is counted stands in the log, too.
-            let unsaid = reached.then(|| Usage::estimate(self.ask.prompt_tokens, 0));
+            let unsaid = reached.then(|| Usage::estimate(self.turn.prompt_tokens(), 0));
             let (error, usage) = (Some(CLIENT_CLOSED_CODE), attempted.usage.or(unsaid));
             self.record(CLIENT_CLOSED, error, Some(failover), Some(with), usage);
             return Told::All;
@@ -314,6 +326,53 @@ impl Story<'_> {
         }
     }
 
+    /// The body for one model.
+    fn adapted<'b>(
+        &'b self,
+        provider: &Provider,
+        model: &Model,
+        fitting: &'b Fitting,
+        drops: &'b [String],
+    ) -> Result<Spliced<'b>, ApiError> {
+        let (messages, answer_room) = (fitting.messages.as_deref(), fitting.answer_room);
+        match self.turn.operation() {
+            Operation::Chat(facts) => {
+                let amended = Amended { messages, answer_room, drops };
+                adapt::adapt(self.body, facts, provider, model, amended)
+            }
+            Operation::Embeddings(facts) => adapt::adapt_embeddings(self.body, facts, provider, model, drops),
+        }
+    }
+
+    fn target(&self, attempt: &Attempt) -> Target<'_> {
+        let provider = self.snapshot.catalog.provider(attempt.at);
+        let budget_ms = attempt.deadline_ms.saturating_sub(clock::now().mono_ms);
+        Target {
+            provider,
+            model: self.snapshot.catalog.model(attempt.at),
+            key: &provider.keys[attempt.key],
+            first_byte: self.first_byte(provider.timeouts.first_byte_ms),
+            budget_ends: clock::instant() + Duration::from_millis(budget_ms),
+        }
+    }
+
+    fn fitter(&self) -> Fitter<'_> {
+        Fitter {
+            asker: Asker {
+                gateway: self.gateway,
+                snapshot: self.snapshot,
+                id: &self.id,
+                client: self.client.as_ref(),
+                principal: self.principal,
+                session: self.session.as_ref().map(Session::tag),
+            },
+            turn: self.turn,
+            body: self.body,
+            prompt_tokens: self.ask.prompt_tokens,
+            cut: self.cut,
+        }
+    }
+
     fn first_byte(&self, provider_ms: u64) -> Duration {
         let settings = &self.snapshot.settings;
         // A provider that is known to be slow says so in its file, and keeps its own time.
@@ -338,13 +397,13 @@ impl Story<'_> {
         let now = clock::now();
         let clock_behind = now.wall_ms / 1000 < clock::built_s();
         let signal =
-            Signal { provider: target.provider, prompt_tokens: self.ask.prompt_tokens, clock_behind, end };
+            Signal { provider: target.provider, prompt_tokens: self.turn.prompt_tokens(), clock_behind, end };
         classify(&signal, now)
     }
 
     /// What a call that was not served may have used: what the upstream said, else the prompt, which it may have read.
     fn spent(&self, attempted: &Attempted) -> Spent {
-        let usage = attempted.usage.unwrap_or_else(|| Usage::estimate(self.ask.prompt_tokens, 0));
+        let usage = attempted.usage.unwrap_or_else(|| Usage::estimate(self.turn.prompt_tokens(), 0));
         Spent { prompt_tokens: usage.prompt, output_tokens: usage.completion, ..Spent::default() }
     }
 
@@ -420,7 +479,7 @@ impl Story<'_> {
             with,
             usage: usage.unwrap_or_default(),
             cache: None,
-            refit: None,
+            refit: self.turn.rung().and_then(record::refit),
         };
         record::keep(self.gateway, self.snapshot, self.turn, &facts);
     }
@@ -453,6 +512,8 @@ enum Told {
 
 /// What is wanted little is asked only of who has used no more than this fraction of each limit.
 const LITTLE_FILL: f64 = 0.9;
+/// Whoever has used no more than this fraction of each limit has plenty.
+const PLENTY_FILL: f64 = 0.75;
 
 /// Benches and windows end a moment after the time that was read.
 const WAIT_MARGIN: Duration = Duration::from_millis(20);

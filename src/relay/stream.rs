@@ -142,7 +142,7 @@ impl<'t> Relay<'t> {
     }
 
     fn estimate(&self) -> Usage {
-        tokens::estimated_usage(self.turn.prompt_tokens, self.shaper.output())
+        tokens::estimated_usage(self.turn.prompt_tokens(), self.shaper.output())
     }
 
     /// Shapes every event that has come; an event that ends the attempt is returned.

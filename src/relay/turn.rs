@@ -13,7 +13,9 @@ use crate::cache::rule::Wish;
 use crate::catalog::client_key::{ClientKey, Principal};
 use crate::catalog::names::Kind;
 use crate::catalog::provider::Caps;
-use crate::catalog::settings::{LogSettings, Strategy, StreamSettings};
+use crate::catalog::settings::{ContextSettings, LogSettings, Strategy, StreamSettings};
+use crate::context::budget::Shrink;
+use crate::context::refit::Rung;
 use crate::context::tokens;
 use crate::route::plan::Ask;
 use crate::route::speed::Answer;
@@ -59,8 +61,16 @@ impl Operation {
         }
     }
 
+    /// The prompt in tokens of our count.
+    pub fn prompt_tokens(&self) -> u64 {
+        match self {
+            Operation::Chat(facts) => tokens::estimate(&facts.tally),
+            Operation::Embeddings(facts) => tokens::estimate(&facts.tally),
+        }
+    }
+
     /// What routing has to look for.
-    pub fn ask(&self) -> Ask {
+    pub fn ask(&self, context: &ContextSettings) -> Ask {
         match self {
             Operation::Chat(facts) => {
                 let mut caps = Caps::default();
@@ -70,13 +80,26 @@ impl Operation {
                     caps = if needed { caps.with(cap) } else { caps };
                 }
                 let answer = if facts.stream { Answer::Stream } else { Answer::Whole };
-                let prompt_tokens = tokens::estimate(&facts.tally);
-                Ask { kind: Kind::Chat, caps, prompt_tokens, max_output: facts.max_output, answer }
+                let shrink = context.enabled.then(|| Shrink {
+                    lean_tokens: tokens::estimate(&facts.extent.lean),
+                    core_tokens: tokens::estimate(&facts.extent.core),
+                    reserve_output: context.reserve_output,
+                    prefer_fit: context.prefer_fit,
+                });
+                Ask {
+                    kind: Kind::Chat,
+                    caps,
+                    prompt_tokens: self.prompt_tokens(),
+                    shrink,
+                    max_output: facts.max_output,
+                    answer,
+                }
             }
-            Operation::Embeddings(facts) => Ask {
+            Operation::Embeddings(_) => Ask {
                 kind: Kind::Embed,
                 caps: Caps::default(),
-                prompt_tokens: tokens::estimate(&facts.tally),
+                prompt_tokens: self.prompt_tokens(),
+                shrink: None,
                 max_output: Some(0),
                 answer: Answer::Whole,
             },
@@ -107,13 +130,16 @@ pub enum Haste {
     Usual,
     /// It may save a call, and is not worth the last of anybody's quota.
     Little,
+    /// It may be useful one day: only who has plenty of quota left is asked.
+    None,
 }
 
 /// A turn in progress, as those see it who carry its answer.
 pub struct Turn {
     operation: Operation,
     pub arrived: Now,
-    pub prompt_tokens: u64,
+    /// What is sent, as the model would count it.
+    prompt_tokens: Cell<u64>,
     outlet: RefCell<Outlet>,
     /// What the headers say; the time is added when they leave.
     info: RefCell<RouteInfo>,
@@ -149,7 +175,7 @@ impl Turn {
         stream: &StreamSettings,
     ) -> Turn {
         Turn {
-            prompt_tokens: operation.ask().prompt_tokens,
+            prompt_tokens: Cell::new(0),
             operation,
             arrived,
             outlet: RefCell::new(outlet),
@@ -237,6 +263,16 @@ impl Turn {
         &self.operation
     }
 
+    /// Tokens of the prompt, as the model that is asked would count them.
+    pub fn prompt_tokens(&self) -> u64 {
+        self.prompt_tokens.get()
+    }
+
+    /// A prompt of so many tokens is about to be sent.
+    pub fn set_prompt_tokens(&self, tokens: u64) {
+        self.prompt_tokens.set(tokens);
+    }
+
     /// Whether the client wants a stream.
     pub fn streams(&self) -> bool {
         matches!(&self.operation, Operation::Chat(facts) if facts.stream)
@@ -252,6 +288,11 @@ impl Turn {
             Operation::Chat(facts) => facts.n,
             Operation::Embeddings(_) => 1,
         }
+    }
+
+    /// At which rung the conversation is sent.
+    pub fn rung(&self) -> Option<Rung> {
+        self.info.borrow().context.map(|context| context.rung)
     }
 
     /// Whether nobody waits for the answer any more.
@@ -303,7 +344,7 @@ impl Turn {
     /// Sends a keep-alive; when the next one is due.
     pub fn keep_alive(&self) -> Instant {
         // Headers that leave before the commit cannot say who will serve.
-        let nobody_yet = || RouteInfo { provider: None, model: None, ..self.info_now() };
+        let nobody_yet = || RouteInfo { provider: None, model: None, context: None, ..self.info_now() };
         self.outlet.borrow_mut().keep_alive(nobody_yet);
         clock::instant() + self.keep_alive
     }
@@ -345,7 +386,7 @@ impl Turn {
         let mut info = self.info_now();
         if !self.committed() {
             // Nobody served; who was tried stands in the body.
-            (info.provider, info.model) = (None, None);
+            (info.provider, info.model, info.context) = (None, None, None);
         }
         self.outlet.borrow_mut().refuse(&info, error);
     }

@@ -112,6 +112,7 @@ impl Bed {
                 kind: Kind::Chat,
                 caps: Caps::default(),
                 prompt_tokens: 100,
+                shrink: None,
                 max_output: None,
                 answer: Answer::Whole,
             },
@@ -194,7 +195,7 @@ impl Bed {
             };
             let fields = &self.fields;
             let has_field = |name: &str| fields.contains(&name);
-            let report = Report { attempt, outcome, spent, has_field: &has_field };
+            let report = Report { attempt, outcome, spent, has_field: &has_field, counted_prompt: None };
             failover.report(&self.catalog, &mut self.live, report, self.now);
             if served {
                 return run;
@@ -1046,7 +1047,8 @@ fn a_success_lifts_no_bench_that_began_after_it() {
     bed.run(a_fails(|| Status(500, "")));
     bed.wait_s(1);
     let outcome = bed.judge(&attempt, &Serve);
-    let report = Report { attempt, outcome, spent: Spent::default(), has_field: &|_| false };
+    let report =
+        Report { attempt, outcome, spent: Spent::default(), has_field: &|_| false, counted_prompt: None };
     slow.report(&bed.catalog, &mut bed.live, report, bed.now);
     bed.check_benches(&[("a", "unavailable", 29)]);
 }

@@ -6,15 +6,16 @@
 //! comes back is settled.
 use std::sync::Arc;
 
+use super::fit::TooLong;
 use super::live::Live;
 use super::outcome::{Class, Failure, Outcome};
 use super::plan::{Ask, Blocked, Obstacle, Order, View};
 use super::verdict::{Call, Policy};
 use crate::base::clock::Now;
-use crate::catalog::provider::{Model, Provider};
 use crate::catalog::settings::Strategy;
 use crate::catalog::{Catalog, ModelIx};
-use crate::quota::{Claims, Reservation, Scope, Spent, Want};
+use crate::context::budget::Budget;
+use crate::quota::{Claims, Reservation, Scope, Spent};
 
 /// Upstream calls for one request, those with another key or fewer fields included.
 pub const CALLS_MAX: u32 = 20;
@@ -22,6 +23,8 @@ pub const CALLS_MAX: u32 = 20;
 const LIMITED_MODELS_MAX: usize = 2;
 /// Empty answers before a request gives up.
 const EMPTY_MAX: u32 = 2;
+/// Times that one model is sent less of one request.
+const SHRINKS_MAX: usize = 2;
 /// Times that fields are left out for one model.
 const DROPS_MAX: u32 = 3;
 
@@ -39,6 +42,12 @@ pub struct Attempt {
     pub deadline_ms: u64,
     /// Fields to leave out of the body.
     pub drops: Vec<String>,
+    /// What the prompt has to fit into; `None` when it fits as it is.
+    pub budget: Option<Budget>,
+    /// The model's tokens for one of ours.
+    pub ratio: f64,
+    /// The prompt as it is sent, in tokens of our count. Whoever makes it smaller says so here.
+    pub prompt_tokens: u64,
     /// For streams that turn out longer than expected, see `Ledger::top_up`.
     pub reservation: Reservation,
     committed: bool,
@@ -52,6 +61,8 @@ pub struct Report<'a> {
     pub spent: Spent,
     /// Whether the request has a top-level field of that name.
     pub has_field: &'a dyn Fn(&str) -> bool,
+    /// What the upstream counted of the prompt, where it said so.
+    pub counted_prompt: Option<u64>,
 }
 
 /// A failed attempt, for the trail, the log and the last answer.
@@ -65,6 +76,10 @@ pub struct Hop {
 
 /// What to do now.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made once an attempt; a box would cost an allocation each time"
+)]
 pub enum Next {
     Try(Attempt),
     GiveUp(Dead),
@@ -118,7 +133,7 @@ pub struct Failover {
     /// The very same call again, with fewer fields.
     again: Option<(ModelIx, usize)>,
     drops: Vec<(ModelIx, String)>,
-    window_above: Option<u64>,
+    too_long: Vec<TooLong>,
     empty: u32,
     end: Option<DeadEnd>,
     hops: Vec<Hop>,
@@ -166,7 +181,7 @@ impl Failover {
             same: None,
             again: None,
             drops: Vec::new(),
-            window_above: None,
+            too_long: Vec::new(),
             empty: 0,
             end: None,
             hops: Vec::new(),
@@ -200,16 +215,14 @@ impl Failover {
     }
 
     fn view<'a>(&'a self, catalog: &'a Catalog, live: &'a Live, out: &'a [Scope], now: Now) -> View<'a> {
-        View { catalog, live, ask: &self.ask, out, window_above: self.window_above, now }
+        View { catalog, live, ask: &self.ask, out, too_long: &self.too_long, now }
     }
 
     fn choose(&mut self, catalog: &Catalog, live: &Live, now: Now) -> Option<(ModelIx, usize)> {
         let (again, same) = (self.again.take(), self.same.take());
         let view = self.view(catalog, live, &self.out, now);
         if let Some((at, key)) = again {
-            let (provider, model) = (catalog.provider(at), catalog.model(at));
-            let want = self.want(live, provider, model);
-            if view.key_obstacle(provider, model, key, &want).is_none() {
+            if view.key_obstacle(at, key, &view.want(at)).is_none() {
                 return Some((at, key));
             }
         }
@@ -225,13 +238,13 @@ impl Failover {
         view.first(&self.order, view.ranking(&self.order, self.strategy, self.round), allowed)
     }
 
-    fn want(&self, live: &Live, provider: &Provider, model: &Model) -> Want {
-        Want::of_call(&live.ledger, provider, model, self.ask.prompt_tokens, self.ask.max_output)
-    }
-
     fn begin(&mut self, catalog: &Catalog, live: &mut Live, at: ModelIx, key: usize, now: Now) -> Attempt {
         let (provider, model) = (catalog.provider(at), catalog.model(at));
-        let want = self.want(live, provider, model);
+        let view = self.view(catalog, live, &[], now);
+        let (want, ratio) = (view.want(at), live.ratios.of(model.slot));
+        let prompt_tokens = self.ask.prompt_tokens;
+        let budget =
+            view.budget(at).filter(|budget| self.ask.shrink.is_some() && prompt_tokens > budget.target);
         let claims = Claims::of_call(provider, &provider.keys[key], model);
         let reservation = live.ledger.reserve_anyway(&claims, &want, now);
         live.key_used(provider.slot, key);
@@ -257,6 +270,9 @@ impl Failover {
             began: now,
             deadline_ms: self.deadline_ms(),
             drops,
+            budget,
+            ratio,
+            prompt_tokens,
             reservation,
             committed: false,
         }
@@ -277,7 +293,8 @@ impl Failover {
     /// Takes an attempt back: settles its reservation, benches whom the outcome blames, and decides how this request
     /// goes on, which the following `next` tells.
     pub fn report(&mut self, catalog: &Catalog, live: &mut Live, report: Report<'_>, now: Now) {
-        let Report { attempt, outcome, spent, has_field } = report;
+        let Report { attempt, outcome, spent, has_field, counted_prompt } = report;
+        let sent = attempt.prompt_tokens;
         let (at, key) = (attempt.at, attempt.key);
         let (provider, model) = (catalog.provider(at), catalog.model(at));
         // A call that nobody needs must not close the door to those that somebody does.
@@ -294,6 +311,9 @@ impl Failover {
                     live.scoreboard.answered(call.scored(), call.took_ms());
                 }
                 live.ledger.record_output(model.slot, spent.output_tokens);
+                if let Some(counted) = counted_prompt {
+                    live.ratios.learn(model.slot, sent, counted, now);
+                }
                 call.reward(live, exhausted_ms);
                 self.keep_drops(live, &call, at);
             }
@@ -313,7 +333,7 @@ impl Failover {
                     }
                     false => live.ledger.release(attempt.reservation),
                 }
-                self.learn(live, &call, &failure);
+                self.learn(live, &call, &failure, sent);
                 // When our own budget ended before the provider's time was up, that is nobody's fault.
                 let timed_out = failure.timed_out && failure.status.is_none();
                 let cut_short = call.took_ms() < provider.timeouts.first_byte_ms;
@@ -322,6 +342,9 @@ impl Failover {
                 } else {
                     call.punish(live, &failure, &self.policy);
                 }
+                if failure.class == Class::TooLong {
+                    self.found_too_long(live, &call, at, sent);
+                }
                 self.go_on(live, &call, at, key, &failure, has_field);
                 self.hops.push(Hop { at, key, took_ms: call.took_ms(), failure: *failure });
             }
@@ -329,15 +352,41 @@ impl Failover {
     }
 
     /// What the upstream taught us about sizes.
-    fn learn(&self, live: &mut Live, call: &Call<'_>, failure: &Failure) {
+    fn learn(&self, live: &mut Live, call: &Call<'_>, failure: &Failure, sent: u64) {
         let Some(stated) = failure.stated else { return };
-        let tokens = self.ask.prompt_tokens.saturating_add(self.ask.max_output.unwrap_or(0));
+        let tokens = sent.saturating_add(self.ask.max_output.unwrap_or(0));
         match failure.class {
             Class::TooLong => live.lessons.learn_window(call.model.slot, stated, tokens, call.now),
             Class::LimitTooSmall => {
                 live.lessons.learn_limit(call.key.account, call.model.slot, stated, tokens, call.now);
             }
             _ => {}
+        }
+    }
+
+    /// A model said that the request is too long: larger windows come next, then it may be sent less.
+    fn found_too_long(&mut self, live: &Live, call: &Call<'_>, at: ModelIx, sent: u64) {
+        let learned = live.lessons.window(call.model.slot, call.now);
+        let window = learned.into_iter().chain(call.model.context).min();
+        let times = self.too_long.iter().filter(|one| one.at == at).count();
+        if self.ask.shrink.is_none() || times >= SHRINKS_MAX {
+            self.out.push(Scope::Model(call.model.slot));
+        }
+        let limit = learned.filter(|learned| *learned < sent).unwrap_or(sent / 10 * 7);
+        self.too_long.push(TooLong { at, window, limit });
+    }
+
+    /// What has to stay of the conversation turned out to need so many tokens, more than the attempt's model has room
+    /// for: nobody was called.
+    pub fn needs_more(&mut self, catalog: &Catalog, live: &mut Live, attempt: Attempt, core_tokens: u64) {
+        live.ledger.release(attempt.reservation);
+        live.speeds.undecided(catalog.provider(attempt.at).slot);
+        self.calls -= 1;
+        self.tried.retain(|at| *at != attempt.at || self.hops.iter().any(|hop| hop.at == *at));
+        let room = attempt.budget.map_or(0, |budget| budget.hard);
+        if let Some(shrink) = &mut self.ask.shrink {
+            // More than the model has room for, so that it is not asked again.
+            shrink.core_tokens = core_tokens.max(room.saturating_add(1));
         }
     }
 
@@ -385,11 +434,8 @@ impl Failover {
             Class::ModelMissing | Class::ModelDown | Class::NoAnswer | Class::LimitTooSmall => {
                 self.out.push(Scope::Model(model));
             }
-            Class::TooLong => {
-                self.out.push(Scope::Model(model));
-                let window = live.lessons.window(model, call.now).into_iter().chain(call.model.context).min();
-                self.window_above = self.window_above.max(window);
-            }
+            // What is left of it was settled in `found_too_long`.
+            Class::TooLong => {}
             Class::EmptyAnswer => {
                 self.out.push(Scope::Model(model));
                 self.empty += 1;
@@ -442,7 +488,10 @@ impl Failover {
             return Dead { end, blocked: Vec::new() };
         }
         // What this request ruled out for itself is no reason for the next one to wait.
-        let view = self.view(catalog, live, &[], now);
+        // Where no window is known, the upstream's own words say it better.
+        let too_long: Vec<TooLong> =
+            self.too_long.iter().filter(|one| one.window.is_some()).copied().collect();
+        let view = View { too_long: &too_long, ..self.view(catalog, live, &[], now) };
         let ready = self.order.ready.iter().filter_map(|ready| view.key_for(ready.at).err());
         let off = self.order.off.iter().map(|(at, obstacle)| Blocked::new(*at, None, *obstacle, now));
         let blocked: Vec<Blocked> = ready.chain(off).collect();
@@ -460,6 +509,11 @@ impl Failover {
     /// Whether every failure so far was of one class.
     pub(super) fn only(&self, class: impl Fn(Class) -> bool) -> bool {
         !self.hops.is_empty() && self.hops.iter().all(|hop| class(hop.failure.class))
+    }
+
+    /// What a prompt of this request may take of a model's window.
+    pub fn budget(&self, catalog: &Catalog, live: &Live, at: ModelIx, now: Now) -> Option<Budget> {
+        self.view(catalog, live, &[], now).budget(at)
     }
 
     pub(super) fn ask(&self) -> &Ask {

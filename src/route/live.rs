@@ -11,6 +11,7 @@ use super::scoreboard::Scoreboard;
 use super::speed::Speeds;
 use crate::base::clock::Now;
 use crate::catalog::provider::Slot;
+use crate::context::ratios::Ratios;
 use crate::quota::forecast::Burns;
 use crate::quota::{Benches, Ledger, SlotHash};
 
@@ -22,6 +23,7 @@ pub struct Live {
     pub network: Network,
     pub speeds: Speeds,
     pub lessons: Lessons,
+    pub ratios: Ratios,
     pub scoreboard: Scoreboard,
     pub checks: Checks,
     /// How fast quotas are used up, for forecasts.

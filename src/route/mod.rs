@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod blame_tests;
 pub mod failover;
+mod fit;
 pub mod health;
 pub mod lessons;
 pub mod live;

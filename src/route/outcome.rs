@@ -90,6 +90,16 @@ pub enum Outcome {
     Failed(Box<Failure>),
 }
 
+impl Outcome {
+    /// Whether any byte may have reached the upstream of a client that left; `None` when it is still there.
+    pub fn client_left(&self) -> Option<bool> {
+        match self {
+            Outcome::ClientLeft { reached } => Some(*reached),
+            _ => None,
+        }
+    }
+}
+
 /// Whose fault it was: one variant per row of the blame table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {

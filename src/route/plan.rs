@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
+use super::fit::{Fit, TooLong};
 use super::live::Live;
 use super::speed::{Answer, ProviderSpeed};
 use crate::base::clock::Now;
@@ -17,6 +18,7 @@ use crate::catalog::names::{Kind, Resolution};
 use crate::catalog::provider::{Caps, Key, LimitsScope, Metric, Model, Provider, Slot};
 use crate::catalog::settings::Strategy;
 use crate::catalog::{Catalog, ModelIx};
+use crate::context::budget::Shrink;
 use crate::quota::{Bench, Claims, Room, Scope, Want};
 
 /// What a request needs of whoever serves it.
@@ -27,6 +29,8 @@ pub struct Ask {
     pub caps: Caps,
     /// The prompt as we estimate it.
     pub prompt_tokens: u64,
+    /// How much smaller it can be made; `None` when it has to be taken as it is.
+    pub shrink: Option<Shrink>,
     /// The client's own limit on the answer.
     pub max_output: Option<u64>,
     pub answer: Answer,
@@ -151,6 +155,8 @@ pub enum Obstacle {
     /// The prompt is larger than the context.
     TooLong {
         window: u64,
+        /// What it leaves for a prompt, beside an answer.
+        room: u64,
     },
     /// The request is larger than a limit.
     NeverFits {
@@ -283,8 +289,8 @@ pub(super) struct View<'a> {
     pub ask: &'a Ask,
     /// What this request must not use any more.
     pub out: &'a [Scope],
-    /// Models with a window up to this have been found too small by this request.
-    pub window_above: Option<u64>,
+    /// What was too long for whom in this request.
+    pub too_long: &'a [TooLong],
     pub now: Now,
 }
 
@@ -391,28 +397,36 @@ impl View<'_> {
     ) -> Option<(ModelIx, usize)> {
         // Models of one provider often stand together: what keeps all of them is found out once.
         let mut closed = None;
+        // The best that would lose part of the conversation.
+        let mut lossy = None;
         for at in ranking.filter_map(|place| Some(&order.ready.get(place)?.at)).filter(|at| allowed(at)) {
             if closed == Some(at.provider) {
+                continue;
+            }
+            let second_choice = self.whole_first() && self.fit(*at) == Fit::Lossy;
+            if second_choice && lossy.is_some() {
                 continue;
             }
             if self.provider_obstacle(self.catalog.provider(*at)).is_some() {
                 closed = Some(at.provider);
             } else if let Ok(key) = self.key_for(*at) {
-                return Some((*at, key));
+                if !second_choice {
+                    return Some((*at, key));
+                }
+                lossy = Some((*at, key));
             }
         }
-        None
+        lossy
     }
 
     /// The key to call a model with, or why it cannot be called.
     pub fn key_for(&self, at: ModelIx) -> Result<usize, Blocked> {
         let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
         let blocked = |obstacle| Blocked::new(at, None, obstacle, self.now);
-        let want =
-            Want::of_call(&self.live.ledger, provider, model, self.ask.prompt_tokens, self.ask.max_output);
-        if let Some(obstacle) = self.model_obstacle(provider, model) {
+        let want = self.want(at);
+        if let Some(obstacle) = self.model_obstacle(at) {
             // Nobody should wait for a bench to end and be told then that no key ever takes this.
-            let mut keys = provider.keys.iter().map(|key| self.never_fits(provider, model, key, &want));
+            let mut keys = provider.keys.iter().map(|key| self.never_fits(at, key, &want));
             let never = keys.next().flatten().filter(|_| keys.all(|never| never.is_some()));
             return Err(blocked(never.unwrap_or(obstacle)));
         }
@@ -421,7 +435,7 @@ impl View<'_> {
         let mut best: Option<(f64, usize)> = None;
         let mut soonest: Option<Blocked> = None;
         for key in (first..count).chain(0..first) {
-            match self.key_obstacle(provider, model, key, &want) {
+            match self.key_obstacle(at, key, &want) {
                 Some(obstacle) => {
                     let candidate = Blocked::new(at, Some(key), obstacle, self.now);
                     if soonest.is_none_or(|known| is_sooner(&candidate, &known)) {
@@ -441,14 +455,11 @@ impl View<'_> {
         best.map(|(_, key)| key).ok_or_else(|| soonest.unwrap_or_else(|| blocked(Obstacle::NotConfigured)))
     }
 
-    fn model_obstacle(&self, provider: &Provider, model: &Model) -> Option<Obstacle> {
+    fn model_obstacle(&self, at: ModelIx) -> Option<Obstacle> {
+        let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
         // What no time mends comes first: nobody should wait for a bench to end and then be told this.
-        let learned = self.live.lessons.window(model.slot, self.now);
-        let too_small = |window: &u64| {
-            self.ask.prompt_tokens > *window || self.window_above.is_some_and(|above| *window <= above)
-        };
-        if let Some(window) = model.context.into_iter().chain(learned).min().filter(too_small) {
-            return Some(Obstacle::TooLong { window });
+        if let Fit::TooSmall { window, room } = self.fit(at) {
+            return Some(Obstacle::TooLong { window, room });
         }
         if let Some(obstacle) = self.provider_obstacle(provider) {
             return Some(obstacle);
@@ -461,15 +472,10 @@ impl View<'_> {
     }
 
     /// Why one key cannot be used; whether it may is asked of `want` and every scope that the key stands in.
-    pub fn key_obstacle(
-        &self,
-        provider: &Provider,
-        model: &Model,
-        key: usize,
-        want: &Want,
-    ) -> Option<Obstacle> {
+    pub fn key_obstacle(&self, at: ModelIx, key: usize, want: &Want) -> Option<Obstacle> {
+        let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
         let key = &provider.keys[key];
-        let room = self.room(provider, model, key, want);
+        let room = self.room(at, key, want);
         if matches!(room, Some(Obstacle::NeverFits { .. })) {
             return room;
         }
@@ -484,9 +490,10 @@ impl View<'_> {
     }
 
     /// Which limit leaves no room for the request.
-    fn room(&self, provider: &Provider, model: &Model, key: &Key, want: &Want) -> Option<Obstacle> {
+    fn room(&self, at: ModelIx, key: &Key, want: &Want) -> Option<Obstacle> {
+        let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
         let learned = self.live.lessons.limit(key.account, model.slot, self.now);
-        if let Some(limit) = learned.filter(|limit| self.ask.prompt_tokens > *limit) {
+        if let Some(limit) = learned.filter(|limit| self.sent_tokens(at) > *limit) {
             return Some(Obstacle::NeverFits { metric: None, limit: limit as f64 });
         }
         match self.live.ledger.room(&Claims::of_call(provider, key, model), want, self.now) {
@@ -498,8 +505,8 @@ impl View<'_> {
         }
     }
 
-    fn never_fits(&self, provider: &Provider, model: &Model, key: &Key, want: &Want) -> Option<Obstacle> {
-        self.room(provider, model, key, want).filter(|room| matches!(room, Obstacle::NeverFits { .. }))
+    fn never_fits(&self, at: ModelIx, key: &Key, want: &Want) -> Option<Obstacle> {
+        self.room(at, key, want).filter(|room| matches!(room, Obstacle::NeverFits { .. }))
     }
 }
 
@@ -533,8 +540,14 @@ mod tests {
     use crate::quota::{Cause, Term};
 
     const NOW: Now = Now::at(10 * 3_600_000, 1_796_104_800_000);
-    const ASK: Ask =
-        Ask { kind: Kind::Chat, caps: Caps(0), prompt_tokens: 100, max_output: None, answer: Answer::Whole };
+    const ASK: Ask = Ask {
+        kind: Kind::Chat,
+        caps: Caps(0),
+        prompt_tokens: 100,
+        shrink: None,
+        max_output: None,
+        answer: Answer::Whole,
+    };
 
     fn file(id: &str, models: &[&str], more: Value) -> Value {
         let models: Vec<Value> = models.iter().map(|id| json!({"id": id})).collect();
@@ -576,13 +589,13 @@ mod tests {
     /// Who would be called, best first, without calling anybody.
     fn ranked(catalog: &Catalog, live: &Live, strategy: Strategy, turn: usize) -> Vec<String> {
         let order = Order::new(catalog, &resolution(catalog, How::Auto), ASK.needed());
-        let view = View { catalog, live, ask: &ASK, out: &[], window_above: None, now: NOW };
+        let view = View { catalog, live, ask: &ASK, out: &[], too_long: &[], now: NOW };
         let name = |place: usize| catalog.model(order.ready[place].at).reference.to_string();
         view.ranking(&order, strategy, turn).map(name).collect()
     }
 
     fn choose(catalog: &Catalog, live: &mut Live, at: ModelIx) -> Result<usize, Blocked> {
-        let key = View { catalog, live, ask: &ASK, out: &[], window_above: None, now: NOW }.key_for(at)?;
+        let key = View { catalog, live, ask: &ASK, out: &[], too_long: &[], now: NOW }.key_for(at)?;
         let provider = catalog.provider(at);
         let want = Want::of_call(&live.ledger, provider, catalog.model(at), ASK.prompt_tokens, None);
         let claims = Claims::of_call(provider, &provider.keys[key], catalog.model(at));

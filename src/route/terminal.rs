@@ -109,13 +109,13 @@ fn blocked(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
 /// The request is larger than anybody takes.
 fn too_large(all: &[Blocked], ask: &Ask, model: &str) -> ApiError {
     let room = |blocked: &Blocked| match blocked.obstacle {
-        Obstacle::TooLong { window } => Some(window),
+        Obstacle::TooLong { room, .. } => Some(room),
         Obstacle::NeverFits { metric, limit } if metric.is_none_or(counts_tokens) => Some(limit as u64),
         _ => None,
     };
     let available = all.iter().filter_map(room).max();
-    let need = ask.prompt_tokens;
-    let most = available.map_or(String::new(), |most| format!(", but only {most} are available at most"));
+    let need = needed(ask);
+    let most = available.map_or(String::new(), |most| format!(" but only {most} are available at most"));
     let message = format!(
         "the request needs ~{need} tokens{most}; shorten the conversation, or add a provider whose model takes more \
          than `{model}` does"
@@ -125,6 +125,11 @@ fn too_large(all: &[Blocked], ask: &Ask, model: &str) -> ApiError {
         .with("code", "context_too_large")
         .with("required", need)
         .with("available", available)
+}
+
+/// What has to fit somewhere: all of the request, or what cannot be left out of it.
+fn needed(ask: &Ask) -> u64 {
+    ask.shrink.map_or(ask.prompt_tokens, |shrink| shrink.core_tokens)
 }
 
 fn counts_tokens(metric: Metric) -> bool {
@@ -323,10 +328,10 @@ pub fn reason(blocked: &Blocked, ask: &Ask, catalog: &Catalog) -> String {
             model.off_reason().unwrap_or_default().to_owned()
         }
         Obstacle::ModelOff => "model disabled (set `\"enabled\": true` in its file)".to_owned(),
-        Obstacle::TooLong { window } => format!(
+        Obstacle::TooLong { window, room } => format!(
             "context window {} < required {} tokens (shorten the conversation, or ask for a larger model)",
             human_count(window as f64),
-            human_count(ask.prompt_tokens as f64)
+            human_count((needed(ask) + window.saturating_sub(room)) as f64)
         ),
         Obstacle::NeverFits { metric, limit } => format!(
             "this one request is above the {} limit of {} (shorten it)",
@@ -406,7 +411,7 @@ mod tests {
     const NOW: Now = Now::at(10 * 3_600_000, 1_796_104_800_000);
 
     fn ask(kind: Kind, caps: Caps) -> Ask {
-        Ask { kind, caps, prompt_tokens: 9_000, max_output: None, answer: Answer::Whole }
+        Ask { kind, caps, prompt_tokens: 9_000, shrink: None, max_output: None, answer: Answer::Whole }
     }
 
     /// The answer of a request for which nobody can be called.
@@ -464,7 +469,7 @@ mod tests {
         assert_eq!(error.retry_after_s(), Some(42), "QUO-09");
         assert_eq!(error.kind, ErrorType::RateLimit);
         let error = dead(&[off.clone(), bare.clone(), small.clone()], chat, nothing);
-        check(&error, 413, "context_length_exceeded", "needs ~9000 tokens, but only 8192 are available");
+        check(&error, 413, "context_length_exceeded", "needs ~9000 tokens but only 8192 are available");
         assert_eq!((error.retry_after_s(), error.freeway["retryAfterMs"].clone()), (None, Value::Null));
         let error = dead(&[off.clone(), bare.clone()], chat, nothing);
         check(
@@ -534,7 +539,7 @@ mod tests {
         check(Obstacle::ProviderOff, "provider disabled (set `\"enabled\": true` in its file)");
         check(Obstacle::ModelOff, "model disabled (set `\"enabled\": true` in its file)");
         check(
-            Obstacle::TooLong { window: 8_192 },
+            Obstacle::TooLong { window: 8_192, room: 8_192 },
             "context window 8.2K < required 9.0K tokens (shorten the conversation, or ask for a larger model)",
         );
         check(

@@ -161,6 +161,7 @@ const PHRASES: [(ErrorWord, &[&str]); 8] = [
             "maximum context",
             "prompt is too long",
             "prompt too long",
+            "prompt exceeds max length",
             "input is too long",
             "too many tokens",
             "token count exceeds",

@@ -7,6 +7,8 @@ use serde::de::DeserializeOwned;
 use super::{Extent, StateChanges};
 use crate::base::clock::Now;
 use crate::catalog::slots::Slots;
+use crate::context::ratios::{Ratio, Ratios};
+use crate::context::summaries::Saved;
 use crate::quota::saved::{BenchesState, LedgerState};
 use crate::quota::{Benches, Ledger};
 
@@ -14,27 +16,51 @@ use crate::quota::{Benches, Ledger};
 const METER: &str = "meter:";
 const OUTPUT: &str = "output:";
 const BENCH: &str = "bench:";
+const RATIO: &str = "ratio:";
+const SUMMARY: &str = "summary:";
 
 /// What has to be saved, taken from live state under its lock, to be written as text after that.
 #[derive(Debug, Default)]
 pub struct Taken {
     ledger: LedgerState,
     benches: BenchesState,
+    ratios: BTreeMap<String, Ratio>,
+    summaries: BTreeMap<String, Option<Saved>>,
+}
+
+/// What outlives a restart of what lives in memory.
+pub struct Kept<'l> {
+    pub ledger: &'l mut Ledger,
+    pub benches: &'l mut Benches,
+    pub ratios: &'l mut Ratios,
 }
 
 /// Takes what changed since the last time, or everything.
-pub fn take(ledger: &mut Ledger, benches: &mut Benches, slots: &Slots, extent: Extent, now: Now) -> Taken {
-    let changes =
-        Taken { ledger: ledger.take_changes(slots, now), benches: benches.take_changes(slots, now) };
+pub fn take(kept: Kept<'_>, slots: &Slots, extent: Extent, now: Now) -> Taken {
+    let Kept { ledger, benches, ratios } = kept;
+    let changes = Taken {
+        ledger: ledger.take_changes(slots, now),
+        benches: benches.take_changes(slots, now),
+        ratios: ratios.take_changes(slots),
+        summaries: BTreeMap::new(),
+    };
     match extent {
         Extent::Changes => changes,
-        Extent::Everything => {
-            Taken { ledger: ledger.export(slots, now), benches: benches.export(slots, now) }
-        }
+        Extent::Everything => Taken {
+            ledger: ledger.export(slots, now),
+            benches: benches.export(slots, now),
+            ratios: ratios.export(slots),
+            summaries: changes.summaries,
+        },
     }
 }
 
 impl Taken {
+    /// With these summaries, which do not live under the same lock; `None` for one that is gone.
+    pub fn with_summaries(self, summaries: BTreeMap<String, Option<Saved>>) -> Taken {
+        Taken { summaries, ..self }
+    }
+
     /// The entries to be written.
     pub fn into_changes(self) -> StateChanges {
         let mut changes = StateChanges::new();
@@ -48,6 +74,12 @@ impl Taken {
             let text = if benches.is_empty() { None } else { text(&benches) };
             changes.insert(format!("{BENCH}{name}"), text);
         }
+        for (name, ratio) in self.ratios {
+            changes.insert(format!("{RATIO}{name}"), text(&ratio));
+        }
+        for (name, summary) in self.summaries {
+            changes.insert(format!("{SUMMARY}{name}"), summary.as_ref().and_then(text));
+        }
         changes
     }
 }
@@ -56,15 +88,16 @@ fn text(value: &impl Serialize) -> Option<String> {
     serde_json::to_string(value).ok()
 }
 
-/// Puts saved state in place, into a ledger and benches that are new. Every entry stands for itself, and one that is
+/// Puts saved state in place, where everything is new. `summary` takes in one summary, and says whether it is of use. Every entry stands for itself, and one that is
 /// damaged costs no other. Returns the keys of entries that are of no more use: run out, or not understood.
 pub fn restore(
     saved: &BTreeMap<String, String>,
-    ledger: &mut Ledger,
-    benches: &mut Benches,
+    kept: Kept<'_>,
+    summary: impl Fn(&str, Saved) -> bool,
     slots: &mut Slots,
     now: Now,
 ) -> Vec<String> {
+    let Kept { ledger, benches, ratios } = kept;
     let mut useless = Vec::new();
     let mut ledger_state = LedgerState::default();
     let mut benches_state = BenchesState::new();
@@ -75,6 +108,10 @@ pub fn restore(
             parse(value).map(|outputs| ledger_state.outputs.insert(name.to_owned(), outputs)).is_some()
         } else if let Some(name) = key.strip_prefix(BENCH) {
             parse(value).map(|list| benches_state.insert(name.to_owned(), list)).is_some()
+        } else if let Some(name) = key.strip_prefix(RATIO) {
+            parse(value).is_some_and(|ratio| ratios.restore(name, ratio, slots))
+        } else if let Some(name) = key.strip_prefix(SUMMARY) {
+            parse(value).is_some_and(|saved| summary(name, saved))
         } else {
             // Entries of another part, or of a later version.
             true
@@ -98,6 +135,10 @@ fn parse<T: DeserializeOwned>(text: &str) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn kept<'l>(ledger: &'l mut Ledger, benches: &'l mut Benches, ratios: &'l mut Ratios) -> Kept<'l> {
+        Kept { ledger, benches, ratios }
+    }
     use crate::catalog::provider::{Limit, Limits, Metric, ResetZone, WindowKind};
     use crate::quota::{Cause, Claim, Claims, Scope, Spent, Term, Want};
     use crate::store::Store;
@@ -139,7 +180,7 @@ mod tests {
         let (mut ledger, mut benches) = used(&mut slots, &limits);
         let opened = Store::open(folder.path()).expect("nobody else has it");
         opened.store.save_from(Box::new(move |extent| {
-            take(&mut ledger, &mut benches, &slots, extent, NOW).into_changes()
+            take(kept(&mut ledger, &mut benches, &mut Ratios::default()), &slots, extent, NOW).into_changes()
         }));
         opened.store.close();
 
@@ -148,7 +189,13 @@ mod tests {
         let (three, one) = (slots.intern("key/acme:three"), slots.intern("key/acme:one"));
         let (mut ledger, mut benches) = (Ledger::new(), Benches::new());
         let later = Now::at(5, NOW.wall_ms + 60_000);
-        let useless = restore(&opened.state, &mut ledger, &mut benches, &mut slots, later);
+        let useless = restore(
+            &opened.state,
+            kept(&mut ledger, &mut benches, &mut Ratios::default()),
+            |_, _| true,
+            &mut slots,
+            later,
+        );
         assert_eq!(useless, Vec::<String>::new());
         let used = |slot| ledger.used(&claim(Scope::Key(slot), &limits), Metric::Rpd, later);
         assert_eq!((used(one), used(three)), (1.0, 3.0));
@@ -163,7 +210,9 @@ mod tests {
         let limits = limits();
         let mut slots = Slots::default();
         let (mut ledger, mut benches) = used(&mut slots, &limits);
-        let changes = take(&mut ledger, &mut benches, &slots, Extent::Changes, NOW).into_changes();
+        let changes =
+            take(kept(&mut ledger, &mut benches, &mut Ratios::default()), &slots, Extent::Changes, NOW)
+                .into_changes();
         let mut saved: BTreeMap<String, String> =
             changes.into_iter().filter_map(|(key, value)| value.map(|value| (key, value))).collect();
         let damaged = [
@@ -178,7 +227,13 @@ mod tests {
         }
         saved.insert("latency:model/acme/big".into(), "of another part".into());
         let mut restored = Ledger::new();
-        let mut useless = restore(&saved, &mut restored, &mut Benches::new(), &mut slots, NOW);
+        let mut useless = restore(
+            &saved,
+            kept(&mut restored, &mut Benches::new(), &mut Ratios::default()),
+            |_, _| true,
+            &mut slots,
+            NOW,
+        );
         useless.sort_unstable();
         let mut expected: Vec<String> = damaged.iter().map(|(key, _)| (*key).to_owned()).collect();
         expected.sort_unstable();
@@ -191,8 +246,9 @@ mod tests {
     fn a_lifted_bench_is_removed_from_the_file() {
         let mut slots = Slots::default();
         let (mut ledger, mut benches) = used(&mut slots, &limits());
-        let mut taken =
-            |benches: &mut Benches, extent| take(&mut ledger, benches, &slots, extent, NOW).into_changes();
+        let mut taken = |benches: &mut Benches, extent| {
+            take(kept(&mut ledger, benches, &mut Ratios::default()), &slots, extent, NOW).into_changes()
+        };
         assert!(taken(&mut benches, Extent::Changes)["bench:key/acme:three"].is_some());
         benches.lift_all(NOW);
         assert_eq!(taken(&mut benches, Extent::Changes), [("bench:key/acme:three".to_owned(), None)].into());

@@ -47,16 +47,26 @@ const CAPS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 /// What neither a file nor an upstream's complaint may take out of a request.
 const ESSENTIAL: [&str; 3] = ["model", "messages", "input"];
 
+/// What is sent to one model instead of what the client wrote.
+#[derive(Clone, Copy, Default)]
+pub struct Amended<'a> {
+    /// Another value of `messages`.
+    pub messages: Option<&'a [u8]>,
+    /// Tokens that the model's window leaves for the answer.
+    pub answer_room: Option<u64>,
+    /// Fields that this upstream has refused before.
+    pub drops: &'a [String],
+}
+
 /// The body of a chat request for one model of one provider.
 ///
-/// `remembered_drops` are fields that this upstream has refused before. The client's body is one that `facts` was read
-/// from.
+/// `facts` were read from `body`, and `amended` is what is sent instead of some of it.
 pub fn adapt<'b>(
     body: &'b Body,
     facts: &ChatFacts,
     provider: &Provider,
     model: &Model,
-    remembered_drops: &[String],
+    amended: Amended<'b>,
 ) -> Result<Spliced<'b>, ApiError> {
     let quirks = &provider.quirks;
     let mut edits = Edits::default();
@@ -70,10 +80,16 @@ pub fn adapt<'b>(
     if body.given("response_format").is_some_and(|raw| json::member(raw, "type") == Some(b"\"text\"")) {
         edits.remove("response_format");
     }
-    token_cap(body, facts, quirks, model, &mut edits);
-    if let Some(raw) = body.raw("messages") {
-        if let Some(messages) = history::adapted(raw, &facts.shape, quirks)? {
-            edits.set("messages", messages);
+    let most = model.max_output.into_iter().chain(amended.answer_room).min();
+    token_cap(body, facts, quirks, most, &mut edits);
+    if let Some(raw) = amended.messages.or(body.raw("messages")) {
+        match history::adapted(raw, &facts.shape, quirks)? {
+            Some(messages) => edits.set("messages", messages),
+            None => {
+                if let Some(messages) = amended.messages {
+                    edits.set("messages", messages);
+                }
+            }
         }
     }
     drop_fields(quirks.drop_params.iter().chain(&model.drop_params), &mut edits);
@@ -85,7 +101,7 @@ pub fn adapt<'b>(
         }
     }
     quirks.force_params.iter().for_each(|(name, value)| edits.set(name, raw_json(value)));
-    drop_fields(remembered_drops, &mut edits);
+    drop_fields(amended.drops, &mut edits);
     Ok(body.in_pieces(&edits))
 }
 
@@ -165,8 +181,8 @@ fn tools(body: &Body, facts: &ChatFacts, edits: &mut Edits<'_>) {
     }
 }
 
-/// Exactly one cap leaves, in whole digits, under the name that this upstream wants, and no higher than the model goes.
-fn token_cap(body: &Body, facts: &ChatFacts, quirks: &Quirks, model: &Model, edits: &mut Edits<'_>) {
+/// Exactly one cap leaves, in whole digits, under the name that this upstream wants, and no higher than the model goes or has room for.
+fn token_cap(body: &Body, facts: &ChatFacts, quirks: &Quirks, most: Option<u64>, edits: &mut Edits<'_>) {
     // The names that the client gave a real cap under; 0 is none.
     let mut given =
         CAPS.into_iter().filter(|name| body.given(name).and_then(json::whole).is_some_and(|cap| cap > 0));
@@ -175,7 +191,7 @@ fn token_cap(body: &Body, facts: &ChatFacts, quirks: &Quirks, model: &Model, edi
         CAPS.iter().for_each(|name| edits.remove(*name));
         return;
     };
-    let cap = cap.min(model.max_output.unwrap_or(u64::MAX)).to_string();
+    let cap = cap.min(most.unwrap_or(u64::MAX)).to_string();
     CAPS.iter().filter(|name| **name != spelled).for_each(|name| edits.remove(*name));
     if body.raw(spelled) != Some(cap.as_bytes()) {
         edits.set(spelled, cap.into_bytes());
@@ -215,9 +231,15 @@ mod tests {
         let body = Body::parse(format!("{{{MESSAGES}{fields}}}").into_bytes()).expect("valid JSON");
         let facts = ChatFacts::read(&body, 500).expect(fields);
         let remembered: Vec<String> = remembered.iter().map(|name| (*name).to_owned()).collect();
-        let out = adapt(&body, &facts, &provider(quirks), &model(), &remembered)
-            .expect("it can be adapted")
-            .into_bytes();
+        let out = adapt(
+            &body,
+            &facts,
+            &provider(quirks),
+            &model(),
+            Amended { drops: &remembered, ..Amended::default() },
+        )
+        .expect("it can be adapted")
+        .into_bytes();
         Body::parse(out.clone()).expect("still valid JSON");
         String::from_utf8(out).expect("UTF-8")
     }
@@ -343,8 +365,9 @@ mod tests {
         let body = Body::parse(br#"{"messages":[{"role":"developer","content":"d"}]}"#.to_vec())
             .expect("valid JSON");
         let facts = ChatFacts::read(&body, 500).expect("fine");
-        let out =
-            adapt(&body, &facts, &provider(plain()), &model(), &[]).expect("it can be adapted").into_bytes();
+        let out = adapt(&body, &facts, &provider(plain()), &model(), Amended::default())
+            .expect("it can be adapted")
+            .into_bytes();
         let expected = format!(r#"{{"messages":[{{"role":"system","content":"d"}}]{END}}}"#);
         assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);
     }
@@ -367,7 +390,7 @@ mod tests {
             let Ok(facts) = ChatFacts::read(&body, 500) else { continue };
             accepted += 1;
             for quirks in [plain(), strict.clone()] {
-                let out = adapt(&body, &facts, &provider(quirks), &model(), &[])
+                let out = adapt(&body, &facts, &provider(quirks), &model(), Amended::default())
                     .expect("it can be adapted")
                     .into_bytes();
                 let sent = Body::parse(out).unwrap_or_else(|e| panic!("seed {seed}: {}\n{text}", e.message));

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use super::body::Body;
 use super::error::ApiError;
+use super::extent::Extent;
 use super::json::{self, Cursor};
 use super::messages::Messages;
 use super::tally::Tally;
@@ -45,6 +46,8 @@ pub struct ChatFacts {
     pub max_output: Option<u64>,
     /// Everything that becomes prompt tokens.
     pub tally: Tally,
+    /// How much less it could be.
+    pub extent: Extent,
     pub messages: usize,
     /// Where the newest user message's content stands in `messages`, for the preview.
     pub question: Option<(usize, usize)>,
@@ -73,6 +76,8 @@ pub struct Shape {
     /// Something that every upstream wants mended: a tool call without id or type, arguments that are no text, a
     /// result without content, a part without type, an empty `tool_calls`.
     pub untidy: bool,
+    /// A tool call may lack its result, or a result may not stand behind its call.
+    pub torn: bool,
 }
 
 /// The `session` of a body.
@@ -113,6 +118,7 @@ impl ChatFacts {
             n: read_n(body)?,
             max_output: read_max_output(body)?,
             tally: Tally::default(),
+            extent: Extent::default(),
             messages: 0,
             question: None,
             has_tool_turns: false,
@@ -319,6 +325,10 @@ mod tests {
             n: 1,
             max_output: None,
             tally: Tally { ascii: 2, messages: 1, ..Tally::default() },
+            extent: Extent {
+                lean: Tally { ascii: 2, messages: 1, ..Tally::default() },
+                core: Tally { ascii: 2, messages: 1, ..Tally::default() },
+            },
             messages: 1,
             question: Some((26, 30)),
             has_tool_turns: false,

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::body::Body;
 use super::chat::{ChatFacts, bad};
 use super::error::ApiError;
+use super::extent::{Growing, Speaker};
 use super::json::{self, Cursor};
 
 /// Reads the messages one after another, remembering which tool calls still may be answered.
@@ -17,6 +18,32 @@ pub(super) struct Messages<'a, 'f> {
     call_ids: HashSet<Cow<'a, str>>,
     /// Calls without an id that no result without an id was paired with yet.
     nameless_calls: usize,
+    /// Calls of the last message that had some, which wait for their results.
+    open: Open<'a>,
+    extent: Growing,
+}
+
+/// Calls that wait for results right behind them.
+#[derive(Default)]
+struct Open<'a> {
+    ids: HashSet<Cow<'a, str>>,
+    nameless: usize,
+}
+
+impl Open<'_> {
+    /// Whether a result was the one of a call.
+    fn answered(&mut self, id: &str) -> bool {
+        if id.is_empty() {
+            let waits = self.nameless > 0;
+            self.nameless = self.nameless.saturating_sub(1);
+            return waits;
+        }
+        self.ids.remove(id)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ids.is_empty() && self.nameless == 0
+    }
 }
 
 /// The members of a message that matter, as raw JSON without `null`s.
@@ -34,7 +61,15 @@ struct Message<'a> {
 
 impl<'a, 'f> Messages<'a, 'f> {
     pub(super) fn new(facts: &'f mut ChatFacts, max: usize) -> Self {
-        Messages { facts, list: b"", max, call_ids: HashSet::new(), nameless_calls: 0 }
+        Messages {
+            facts,
+            list: b"",
+            max,
+            call_ids: HashSet::new(),
+            nameless_calls: 0,
+            open: Open::default(),
+            extent: Growing::default(),
+        }
     }
 
     pub(super) fn read(&mut self, body: &'a Body) -> Result<(), ApiError> {
@@ -45,6 +80,7 @@ impl<'a, 'f> Messages<'a, 'f> {
                 "`messages` must be a list with at least one message",
             )
         };
+        let fields = self.facts.tally;
         self.list = body.given("messages").ok_or_else(missing)?;
         let mut cursor = Cursor::new(self.list);
         if !cursor.open(b'[')? {
@@ -59,11 +95,15 @@ impl<'a, 'f> Messages<'a, 'f> {
             if !cursor.open(b'{')? {
                 return Err(bad("messages", format!("`messages[{at}]` must be an object")));
             }
+            let before = self.facts.tally;
             let message = self.members(&mut cursor)?;
-            self.check(at, &message)?;
+            let speaker = self.check(at, &message)?;
             self.facts.messages += 1;
+            self.facts.tally.messages += 1;
+            self.extent.add(speaker, self.facts.tally - before);
         }
-        self.facts.tally.messages = self.facts.messages as u64;
+        self.facts.shape.torn |= !self.open.is_empty();
+        self.facts.extent = self.extent.end(fields);
         if self.facts.messages == 0 { Err(missing()) } else { Ok(()) }
     }
 
@@ -98,30 +138,40 @@ impl<'a, 'f> Messages<'a, 'f> {
         Ok(message)
     }
 
-    fn check(&mut self, at: usize, message: &Message<'a>) -> Result<(), ApiError> {
+    fn check(&mut self, at: usize, message: &Message<'a>) -> Result<Speaker, ApiError> {
         let role = message.role.and_then(json::text);
-        let shape = &mut self.facts.shape;
-        match role.as_deref() {
-            Some("system") => self.content(at, message, Blank::Refused),
-            Some("developer") => {
-                shape.developer = true;
-                self.content(at, message, Blank::Refused)
+        let role = role.as_deref();
+        let result = role == Some("tool") || (role == Some("function") && message.tool_call_id.is_some());
+        if !result && !self.open.is_empty() {
+            self.facts.shape.torn = true;
+            self.open = Open::default();
+        }
+        match role {
+            Some("system" | "developer") => {
+                self.facts.shape.developer |= role == Some("developer");
+                self.content(at, message, Blank::Refused)?;
+                Ok(Speaker::System)
             }
             Some("user") => {
                 self.facts.question = message.content.map(|raw| place_in(self.list, raw));
-                self.content(at, message, Blank::Refused)
+                self.content(at, message, Blank::Refused)?;
+                Ok(Speaker::User)
             }
             Some("assistant") => {
                 self.facts.has_assistant = true;
-                self.assistant(at, message)
+                self.assistant(at, message)?;
+                Ok(Speaker::Assistant)
             }
-            // An old-style result belongs to a `function_call`; one that carries an id is a tool result by another name.
-            Some("function") if message.tool_call_id.is_none() => self.content(at, message, Blank::Mended),
-            Some("function") => {
-                shape.untidy = true;
-                self.tool_result(at, message)
+            Some("tool" | "function") => {
+                // A result that calls itself `function` but carries an id is a tool result by another name.
+                self.facts.shape.untidy |= result && role == Some("function");
+                match result {
+                    true => self.tool_result(at, message)?,
+                    // An old-style result belongs to a `function_call`.
+                    false => self.content(at, message, Blank::Mended)?,
+                }
+                Ok(Speaker::Result)
             }
-            Some("tool") => self.tool_result(at, message),
             Some(_) => {
                 let known = "system, developer, user, assistant, tool or function";
                 Err(bad(format!("messages[{at}].role"), format!("`messages[{at}].role` must be {known}")))
@@ -251,10 +301,12 @@ impl<'a, 'f> Messages<'a, 'f> {
         }
         match id {
             Some(id) => {
+                self.open.ids.insert(id.clone());
                 self.call_ids.insert(id);
             }
             None => {
                 self.nameless_calls += 1;
+                self.open.nameless += 1;
                 self.facts.shape.untidy = true;
             }
         }
@@ -291,6 +343,7 @@ impl<'a, 'f> Messages<'a, 'f> {
             };
             return Err(bad(format!("messages[{at}].tool_call_id"), message));
         }
+        self.facts.shape.torn |= !self.open.answered(&id);
         self.content(at, message, Blank::Mended)
     }
 }
@@ -330,6 +383,22 @@ mod tests {
     }
 
     const CALL: &str = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]}"#;
+
+    #[test]
+    fn ctx_02_torn_pairs_are_noticed() {
+        let user = r#"{"role":"user","content":"x"}"#;
+        let calls = r#"{"role":"assistant","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"b","type":"function","function":{"name":"f","arguments":"{}"}}]}"#;
+        let result = |id: &str| format!(r#"{{"role":"tool","tool_call_id":"{id}","content":"x"}}"#);
+        let (a, b) = (result("a"), result("b"));
+        let check = |torn: bool, messages: &[&str]| {
+            assert_eq!(shape(&format!("[{}]", messages.join(","))).torn, torn, "{messages:?}");
+        };
+        check(false, &[user, calls, &a, &b, user]);
+        check(false, &[user, calls, &b, &a]);
+        check(true, &[user, calls, &a, user]);
+        check(true, &[user, calls]);
+        check(true, &[user, calls, &a, user, &b]);
+    }
 
     #[test]
     fn req_10_a_list_without_messages_is_refused() {
@@ -417,7 +486,7 @@ mod tests {
                     .replace("}]}", "}]}]"),
             )
         };
-        let base = Shape { tool_calls: true, ..Shape::default() };
+        let base = Shape { tool_calls: true, torn: true, ..Shape::default() };
         assert_eq!(form(r#""content":null,"#), Shape { calls_with_null: true, ..base });
         assert_eq!(form(r#""content":"","#), Shape { calls_with_blank: true, ..base });
         assert_eq!(form(""), Shape { calls_with_blank: true, ..base });

@@ -17,6 +17,7 @@ pub mod patch;
 pub mod body;
 pub mod chat;
 pub mod embeddings;
+pub mod extent;
 pub mod messages;
 pub mod tally;
 

@@ -1,5 +1,5 @@
 //! What a text is made of, as far as it decides its number of tokens. `context::tokens` turns a tally into tokens.
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Sub};
 
 use super::json;
 
@@ -86,6 +86,23 @@ impl AddAssign for Tally {
         self.images += other.images;
         self.messages += other.messages;
         self.tokens += other.tokens;
+    }
+}
+
+impl Sub for Tally {
+    type Output = Tally;
+
+    /// What was counted since `earlier`, which is an older state of the same tally.
+    fn sub(self, earlier: Tally) -> Tally {
+        Tally {
+            ascii: self.ascii - earlier.ascii,
+            narrow: self.narrow - earlier.narrow,
+            wide: self.wide - earlier.wide,
+            astral: self.astral - earlier.astral,
+            images: self.images - earlier.images,
+            messages: self.messages - earlier.messages,
+            tokens: self.tokens - earlier.tokens,
+        }
     }
 }
 

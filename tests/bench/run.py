@@ -245,21 +245,33 @@ def all_at_once(bench, wide):
               nginx=first["nginx"] - first["direct"], direct=f"({first['direct']:.3f})", gauge=gauge)
 
 
-def planning(bench):
-    """The time to plan one request over a large catalogue: the slowest strategy, as examples/plan_cost.rs prints it."""
-    say("planning")
+def example(bench, name, figure):
+    """Runs one of examples/, and reads the figure that it prints."""
+    say(name)
     with bench.gauge() as gauge:
-        ran = subprocess.run(["cargo", "run", "--quiet", "--locked", "--release", "--example", "plan_cost"], cwd=TOP,
+        ran = subprocess.run(["cargo", "run", "--quiet", "--locked", "--release", "--example", name], cwd=TOP,
                              text=True, stdout=subprocess.PIPE, check=True)
-    found = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith("plan_us ")]
+    found = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith(f"{figure} ")]
     if not found:
-        sys.exit(f"bench: examples/plan_cost.rs printed no `plan_us` line:\n{ran.stdout}")
-    bench.row("planning one request, slowest strategy, 40 providers, 1,500 models, 120 keys", "µs", float(found[0]), 20, 10, gauge=gauge)
+        sys.exit(f"bench: examples/{name}.rs printed no `{figure}` line:\n{ran.stdout}")
+    return float(found[0]), gauge
+
+
+def planning(bench):
+    """The time to plan one request over a large catalogue: the slowest strategy."""
+    us, gauge = example(bench, "plan_cost", "plan_us")
+    bench.row("planning one request, slowest strategy, 40 providers, 1,500 models, 120 keys", "µs", us, 20, 10, gauge=gauge)
+
+
+def refitting(bench):
+    """The time to make a long conversation fit a small window, with a summary."""
+    ms, gauge = example(bench, "refit_cost", "refit_ms")
+    bench.row("refitting a conversation of 2,000 messages", "ms", ms, 20, 5, gauge=gauge)
 
 
 def scanning(bench):
     """The semantic cache's scan beside one reading of the same bytes, as examples/scan_cost.rs prints them."""
-    say("scanning")
+    say("scan_cost")
     with bench.gauge() as gauge:
         ran = subprocess.run(["cargo", "run", "--quiet", "--locked", "--release", "--example", "scan_cost"], cwd=TOP,
                              text=True, stdout=subprocess.PIPE, check=True)
@@ -317,6 +329,7 @@ def run(bench):
     trickle.tell(bench)
     planning(bench)
     scanning(bench)
+    refitting(bench)
     bench.row("stripped binary", "MiB", (TARGET / "freeway").stat().st_size / MIB, 8, 6.5)
 
 

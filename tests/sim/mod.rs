@@ -174,6 +174,7 @@ impl Sim {
             kind: Kind::Chat,
             caps: if self.rng.below(5) == 0 { Caps::TOOLS } else { Caps::default() },
             prompt_tokens: 1 << self.rng.below(15),
+            shrink: None,
             max_output: (self.rng.below(2) == 0).then(|| 1 + self.rng.below(8_000) as u64),
             answer: if self.rng.below(2) == 0 { Answer::Stream } else { Answer::Whole },
         };
@@ -295,7 +296,8 @@ impl Sim {
         let arrived = !matches!(reply, Reply::Broken(_, _, false));
         let tokens = arrived.then_some(spent.prompt_tokens + spent.output_tokens);
         self.watch.ended(&self.world.catalog, model, key, booked, tokens);
-        let report = Report { attempt, outcome, spent, has_field: &|name| name == "store" };
+        let report =
+            Report { attempt, outcome, spent, has_field: &|name| name == "store", counted_prompt: None };
         self.requests[at].failover.report(&self.world.catalog, &mut self.live, report, now);
         if matches!(reply, Reply::Served { .. }) {
             self.summary.served += 1;
