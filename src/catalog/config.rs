@@ -347,11 +347,7 @@ impl Reader<'_> {
             guard: self.guard(),
             key_health_ms: self.flag("guard.keyHealth").then(|| self.whole("guard.keyHealthIntervalMs")),
             cache: self.cache(),
-            sessions: SessionSettings {
-                days: self.whole("sessions.days"),
-                max: self.size("sessions.max"),
-                bytes: self.size("sessions.mib") << 20,
-            },
+            sessions: self.sessions(),
             sticky_ms: self.whole("routing.stickyMs"),
             handoff: self.flag("routing.handoff"),
             log: self.log(),
@@ -378,6 +374,14 @@ impl Reader<'_> {
             reserve_output: self.whole("context.reserveOutputTokens"),
             compact_model: self.text("context.compactModel").unwrap_or_default(),
             auto_compact_at: self.value("context.autoCompactAt").as_f64().unwrap_or(1.0),
+        }
+    }
+
+    fn sessions(&self) -> SessionSettings {
+        SessionSettings {
+            days: self.whole("sessions.days"),
+            max: self.size("sessions.max"),
+            bytes: self.size("sessions.mib") << 20,
         }
     }
 

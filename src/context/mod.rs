@@ -1,6 +1,7 @@
 //! How much a request holds, and how it fits a model. Pure: no clock, no network, no disk.
 pub mod budget;
 pub mod conversation;
+pub mod handoff;
 mod noise;
 pub mod pairs;
 pub mod ratios;

@@ -100,6 +100,14 @@ impl Summaries {
         keys.iter().for_each(|key| self.remove(key));
     }
 
+    /// The summaries of a session, the oldest first.
+    pub fn of(&self, session: &str) -> Vec<Arc<str>> {
+        let mut kept: Vec<&Kept> =
+            self.kept.values().filter(|kept| kept.session.as_deref() == Some(session)).collect();
+        kept.sort_by_key(|kept| kept.used);
+        kept.iter().map(|kept| Arc::clone(&kept.text)).collect()
+    }
+
     /// How many a session has.
     pub fn count(&self, session: &str) -> usize {
         self.kept.values().filter(|kept| kept.session.as_deref() == Some(session)).count()

@@ -249,6 +249,7 @@ fn embedding_request(for_whom: &Request, model: &str, text: &str) -> Option<Requ
         id: format!("{}-{}", truncate(&for_whom.id, 64), fresh_id("question-")),
         client: for_whom.client.clone(),
         principal: for_whom.principal,
+        sticks: None,
         // Which models a key may use is said of what it asks for.
         client_key: None,
         body,

@@ -9,6 +9,7 @@ use super::turn::{Operation, Request};
 use crate::base::clock;
 use crate::catalog::settings::Settings;
 use crate::context::thread::{self, Bound, Change, Thread};
+use crate::route::sticky::StickyKey;
 use crate::wire::body::{Body, Edits};
 use crate::wire::chat::{ChatFacts, SessionField};
 use crate::wire::error::ApiError;
@@ -35,6 +36,11 @@ impl Session {
     /// The name under which its summaries are kept.
     pub fn tag(&self) -> Arc<str> {
         self.key.tag()
+    }
+
+    /// Under which it sticks to a model.
+    pub fn sticks(&self) -> StickyKey {
+        self.key.sticks()
     }
 
     /// Stores the turn, once, given the whole answer that the client gets, a cached one as well as a new one. An answer

@@ -13,9 +13,10 @@ use super::story;
 use super::turn::{Operation, Request};
 use crate::cache::key::Key;
 use crate::catalog::load::Snapshot;
-use crate::catalog::names::Resolution;
+use crate::catalog::names::{Kind, Resolution};
 use crate::context::pairs;
 use crate::route::plan::Ask;
+use crate::route::sticky::StickyKey;
 use crate::route::terminal;
 use crate::upstream::cut::Cut;
 use crate::wire::body::{Body, Edits};
@@ -36,6 +37,8 @@ pub struct Prepared {
     /// The id of the stored conversation that the request names.
     pub session_id: Option<Arc<str>>,
     pub session: Option<Session>,
+    /// Under which the conversation sticks to a model, be it stored here or not.
+    pub sticks: Option<StickyKey>,
     /// Why it is not served at all.
     pub refusal: Option<ApiError>,
     /// Under which key its answer is to be kept, if it may be.
@@ -158,6 +161,7 @@ pub(super) fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared 
         (models.join(", ").into(), names.resolve_list(catalog, settings, models, ask.kind))
     };
     let route = resolution.route.as_str().into();
+    let sticks = session.as_ref().map(Session::sticks).or(request.sticks);
     Prepared {
         request,
         snapshot,
@@ -167,6 +171,7 @@ pub(super) fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared 
         route,
         session_id,
         session,
+        sticks: sticks.filter(|_| ask.kind == Kind::Chat),
         refusal,
         key: None,
         meaning: None,

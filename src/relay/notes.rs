@@ -85,6 +85,11 @@ impl Notes {
         self.kept.lock().forget_others(sessions);
     }
 
+    /// The summaries of a session.
+    pub fn of(&self, session: &str) -> Vec<Arc<str>> {
+        self.kept.lock().of(session)
+    }
+
     /// How many summaries a session has.
     pub fn count(&self, session: &str) -> usize {
         self.kept.lock().count(session)
@@ -253,6 +258,7 @@ fn write(asker: &Asker<'_>, need: &Need, haste: Haste, wait: Duration, cut: &Arc
         id: format!("{}-{}", truncate(asker.id, 64), fresh_id("notes-")),
         client: asker.client.cloned(),
         principal: asker.principal,
+        sticks: None,
         // The owner chose the model, not the client.
         client_key: None,
         body,

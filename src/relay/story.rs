@@ -32,11 +32,13 @@ use crate::catalog::ModelIx;
 use crate::catalog::client_key::Principal;
 use crate::catalog::load::Snapshot;
 use crate::catalog::names::{How, Resolution};
-use crate::catalog::provider::{Model, Provider};
+use crate::catalog::provider::{Model, Provider, Slot};
+use crate::context::handoff;
 use crate::quota::Spent;
 use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next};
 use crate::route::outcome::{End, Outcome, Signal, classify};
 use crate::route::plan::{Ask, Blocked, Obstacle, Order};
+use crate::route::sticky::StickyKey;
 use crate::route::terminal;
 use crate::route::verdict::Policy;
 use crate::store::RowCache;
@@ -63,15 +65,15 @@ pub fn tell(
         resolution,
         requested,
         route,
-        session_id,
         session,
-        refusal,
         key,
+        sticks,
         meaning,
+        ..
     } = prepared;
     let Request { id, client, principal, body, operation, controls, arrived, admitted, .. } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
-    turn.note(|info| info.session = session_id);
+    turn.note(|info| info.session = prepared.session_id);
     if session.is_some() {
         turn.keep_answer();
     }
@@ -102,8 +104,10 @@ pub fn tell(
         cut: &cut,
         own,
         session,
+        sticks,
+        stuck: Cell::new(None),
     };
-    match refusal {
+    match prepared.refusal {
         Some(error) => story.refuse(&error, None, None, None),
         None => story.tell(&controls),
     }
@@ -136,6 +140,10 @@ struct Story<'a> {
     /// Tells that the client of this turn has left, though others may still be there.
     own: &'a Cut,
     session: Option<Session>,
+    /// Under which the conversation sticks to a model.
+    sticks: Option<StickyKey>,
+    /// The model that it stuck to when the turn began.
+    stuck: Cell<Option<Slot>>,
 }
 
 /// With whom an attempt was made.
@@ -214,7 +222,27 @@ impl Story<'_> {
         let mut live = self.gateway.live.lock();
         let order: Arc<Order> =
             live.orders.get(self.snapshot.id, catalog, &self.resolution, self.ask.needed());
-        Failover::new(order, self.ask, policy, &manner, &mut live, clock::now())
+        let mut failover = Failover::new(order, self.ask, policy, &manner, &mut live, clock::now());
+        let stuck = self.sticks.and_then(|key| live.sticky.model(key, settings.sticky_ms, clock::now()));
+        // An exact model and an explicit list are the client's own choice.
+        if let Some(model) = stuck.filter(|_| !matches!(self.resolution.how, How::Pin | How::List)) {
+            self.stuck.set(Some(model));
+            failover.begin_with(model);
+        }
+        failover
+    }
+
+    /// Adds a note for a model that goes on with what another one began.
+    fn hand_off(&self, model: &Model, fitting: &mut Fitting) {
+        let before = self.stuck.get().filter(|slot| *slot != model.slot && self.snapshot.settings.handoff);
+        let (Some(before), Operation::Chat(facts)) = (before, self.turn.operation()) else { return };
+        let messages = fitting.messages.as_deref().or_else(|| self.body.raw("messages"));
+        if let Some(messages) = messages.filter(|_| facts.has_assistant) {
+            let known = self.snapshot.catalog.model_of(before);
+            let note = handoff::note(known.map_or("which is gone", |known| &known.reference));
+            // The list was read before, so it is one.
+            fitting.messages = handoff::noted(messages, &note).ok();
+        }
     }
 
     /// Makes one attempt.
@@ -227,13 +255,14 @@ impl Story<'_> {
             info.attempts = attempt.number;
         });
         let fitter = self.fitter();
-        let fitting = match fitter.fit(&mut attempt, model) {
+        let mut fitting = match fitter.fit(&mut attempt, model) {
             Ok(fitting) => fitting,
             Err(needed) => {
                 failover.needs_more(catalog, &mut self.gateway.live.lock(), attempt, needed);
                 return Told::More;
             }
         };
+        self.hand_off(model, &mut fitting);
         let drops = std::mem::take(&mut attempt.drops);
         let adapted = match self.adapted(provider, model, &fitting, &drops) {
             Ok(adapted) => adapted,
@@ -290,6 +319,10 @@ impl Story<'_> {
             self.keep_answer(with.at, usage, &answer);
         }
         self.turn.hear(last);
+        if let Some(key) = self.sticks {
+            let model = self.snapshot.catalog.model(with.at).slot;
+            self.gateway.live.lock().sticky.served(key, model, clock::now());
+        }
         self.record_served(failover, with, usage);
     }
 

@@ -9,6 +9,7 @@ use super::network::Network;
 use super::plan::Orders;
 use super::scoreboard::Scoreboard;
 use super::speed::Speeds;
+use super::sticky::Sticky;
 use crate::base::clock::Now;
 use crate::catalog::provider::Slot;
 use crate::context::ratios::Ratios;
@@ -25,6 +26,8 @@ pub struct Live {
     pub lessons: Lessons,
     pub ratios: Ratios,
     pub scoreboard: Scoreboard,
+    /// What conversations were served by last.
+    pub sticky: Sticky,
     pub checks: Checks,
     /// How fast quotas are used up, for forecasts.
     pub burns: Burns,
