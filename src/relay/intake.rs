@@ -160,7 +160,13 @@ pub(super) fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared 
     } else {
         (models.join(", ").into(), names.resolve_list(catalog, settings, models, ask.kind))
     };
-    let route = resolution.route.as_str().into();
+    let mut route: Arc<str> = resolution.route.as_str().into();
+    let mut requested: Arc<str> = requested;
+    if terminal::is_unmatched(&resolution) {
+        // What means nothing may be a key that was pasted into the wrong field, and both are kept in the log.
+        requested = snapshot.redactor.redact(&requested).into();
+        route = snapshot.redactor.redact(&route).into();
+    }
     let sticks = session.as_ref().map(Session::sticks).or(request.sticks);
     Prepared {
         request,
