@@ -226,9 +226,10 @@ fn shapes(text: &str) -> Vec<(Range<usize>, String)> {
             _ => bytes.len(),
         };
         let token = token_at..run_end(bytes, token_at, is_token);
-        let place = if token.len() >= SHORTEST_SECRET { token } else { start..at };
+        let is_credential = token.len() >= SHORTEST_SECRET;
+        let place = if is_credential { token } else { start..at };
         after_bearer = word.eq_ignore_ascii_case("bearer");
-        if place != (start..at) || looks_secret(word) {
+        if is_credential || looks_secret(word) {
             at = place.end;
             found.push((place.clone(), mask(&text[place])));
         }
