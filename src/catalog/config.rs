@@ -341,11 +341,7 @@ impl Reader<'_> {
             guard: self.guard(),
             key_health_ms: self.flag("guard.keyHealth").then(|| self.whole("guard.keyHealthIntervalMs")),
             cache: self.cache(),
-            sessions: SessionSettings {
-                days: self.whole("sessions.days"),
-                max: self.size("sessions.max"),
-                bytes: self.size("sessions.mib") << 20,
-            },
+            sessions: self.sessions(),
             sticky_ms: self.whole("routing.stickyMs"),
             handoff: self.flag("routing.handoff"),
             log: self.log(),
@@ -361,6 +357,14 @@ impl Reader<'_> {
                 Some("debug") => LogLevel::Debug,
                 _ => LogLevel::Info,
             },
+        }
+    }
+
+    fn sessions(&self) -> SessionSettings {
+        SessionSettings {
+            days: self.whole("sessions.days"),
+            max: self.size("sessions.max"),
+            bytes: self.size("sessions.mib") << 20,
         }
     }
 

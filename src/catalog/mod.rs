@@ -38,7 +38,7 @@ pub mod unified;
 #[cfg(test)]
 pub mod fixture;
 
-use provider::{Model, Provider};
+use provider::{Model, Provider, Slot};
 
 /// All providers of one snapshot, by id.
 #[derive(Debug, Default)]
@@ -62,6 +62,11 @@ impl Catalog {
     /// The model itself.
     pub fn model(&self, at: ModelIx) -> &Model {
         &self.provider(at).models[usize::from(at.model)]
+    }
+
+    /// The model that has this slot, if it is still there.
+    pub fn model_of(&self, slot: Slot) -> Option<&Model> {
+        self.providers.iter().flat_map(|provider| &provider.models).find(|model| model.slot == slot)
     }
 
     /// Every model of every provider, switched on or not.

@@ -433,3 +433,277 @@ fn each_member<'a>(object: &'a [u8], mut see: impl FnMut(&'a [u8], &'a [u8])) ->
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+
+    const SYSTEM: &str = r#"{"role":"system","content":"be brief"}"#;
+    const CALLS: &str = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"b","type":"function","function":{"name":"g","arguments":"{}"}}]}"#;
+
+    fn user(text: &str) -> String {
+        format!(r#"{{"role":"user","content":"{text}"}}"#)
+    }
+
+    fn said(text: &str) -> String {
+        format!(r#"{{"role":"assistant","content":"{text}"}}"#)
+    }
+
+    fn result(id: &str) -> String {
+        format!(r#"{{"role":"tool","tool_call_id":"{id}","content":"r"}}"#)
+    }
+
+    fn missing(id: &str) -> String {
+        format!(r#"{{"role":"tool","tool_call_id":"{id}","content":"{NO_RESULT}"}}"#)
+    }
+
+    fn thread(messages: &[String]) -> Thread {
+        Thread::read(format!("[{}]", messages.join(" ,\n")).as_bytes(), 5).expect("a list of messages")
+    }
+
+    fn texts(thread: &Thread) -> Vec<String> {
+        (0..thread.len()).map(|at| String::from_utf8(thread.message(at).to_vec()).expect("UTF-8")).collect()
+    }
+
+    /// All that a conversation is after the change.
+    fn whole(stored: &Thread, change: &Change) -> Vec<String> {
+        let mut all = texts(stored);
+        all.truncate(change.keep);
+        all.extend(texts(&change.fresh));
+        all
+    }
+
+    #[test]
+    fn messages_stay_as_they_came() {
+        let odd = r#"{ "content" : "h\u0069 😀", "role":"user", "zz":[1e2, 9007199254740993] }"#;
+        let mut thread = thread(&[SYSTEM.into(), odd.into()]);
+        assert_eq!(texts(&thread), [SYSTEM, odd]);
+        assert_eq!(
+            list(&thread, &[0..1, 1..2], &Thread::default()),
+            format!("[{SYSTEM},{odd}]").into_bytes()
+        );
+        thread.push(said("x").as_bytes(), 7);
+        assert_eq!((thread.len(), thread.marks()[2].created_ms, thread.marks()[1].created_ms), (3, 7, 5));
+        thread.truncate(1);
+        assert_eq!((texts(&thread), thread.bytes()), (vec![SYSTEM.to_owned()], SYSTEM.len()));
+        thread.truncate(0);
+        assert_eq!((thread.len(), thread.bytes(), thread.text(0..0)), (0, 0, b"".as_slice()));
+    }
+
+    #[test]
+    fn kinds_and_weights() {
+        let check = |message: &str, kind: Kind, tokens: u32| {
+            assert_eq!(weigh(message.as_bytes()), (kind, tokens), "{message}");
+        };
+        check(SYSTEM, Kind::System, 4 + 2);
+        check(r#"{"role":"developer","content":"be brief"}"#, Kind::System, 6);
+        check(&user("12345678"), Kind::User, 6);
+        check(
+            r#"{"role":"user","content":[{"type":"text","text":"1234"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}"#,
+            Kind::User,
+            1_005,
+        );
+        check(&said(""), Kind::Assistant, 4);
+        check(r#"{"role":"assistant","content":"x","tool_calls":[]}"#, Kind::Assistant, 5);
+        assert_eq!(weigh(CALLS.as_bytes()).0, Kind::Calls);
+        check(&result("a"), Kind::Result, 5);
+        check(r#"{"role":"function","name":"f","content":"r"}"#, Kind::Result, 5);
+    }
+
+    #[test]
+    fn what_is_new_is_appended_and_a_history_replaces() {
+        let stored = thread(&[SYSTEM.into(), user("a"), said("b")]);
+        let check = |incoming: &[String], mode: Option<SessionMode>, keep: usize, expected: &[String]| {
+            let change = change(&stored, thread(incoming), mode);
+            assert_eq!(change.keep, keep, "{incoming:?}");
+            assert_eq!(whole(&stored, &change), expected, "{incoming:?}");
+        };
+        let all = |more: &[String]| [vec![SYSTEM.to_owned(), user("a"), said("b")], more.to_vec()].concat();
+        // Whatever it looks like.
+        check(&[user("a")], None, 3, &all(&[user("a")]));
+        check(&[user("c"), user("d")], None, 3, &all(&[user("c"), user("d")]));
+        // A system message is stored once, and another one is new.
+        check(&[SYSTEM.into(), user("c")], None, 3, &all(&[user("c")]));
+        let spaced = r#"{"content" : "be brief", "role": "system"}"#;
+        check(&[spaced.into(), user("c")], None, 3, &all(&[user("c")]));
+        let other = r#"{"role":"system","content":"be long"}"#.to_owned();
+        check(&[other.clone(), user("c")], None, 3, &all(&[other.clone(), user("c")]));
+        // An assistant message makes it a history; what stands as it stood is kept.
+        let longer = all(&[user("c")]);
+        check(&longer, None, 3, &longer);
+        let edited = [SYSTEM.to_owned(), user("a2"), said("b"), user("c")];
+        check(&edited, None, 1, &edited);
+        check(&[user("x"), said("y"), user("z")], None, 0, &[user("x"), said("y"), user("z")]);
+        check(&[SYSTEM.into(), user("a")], Some(SessionMode::Replace), 2, &[SYSTEM.into(), user("a")]);
+        check(
+            &[user("c"), said("d"), user("e")],
+            Some(SessionMode::Append),
+            3,
+            &all(&[user("c"), said("d"), user("e")]),
+        );
+    }
+
+    #[test]
+    fn tool_results_alone_are_the_new_part() {
+        let stored = thread(&[user("q"), CALLS.into()]);
+        let change = change(&stored, thread(&[result("b"), result("a")]), None);
+        assert_eq!(
+            (change.mode, change.keep, texts(&change.fresh)),
+            (SessionMode::Append, 2, vec![result("b"), result("a")])
+        );
+    }
+
+    #[test]
+    fn ctx_02_a_call_without_a_result_gets_one() {
+        let check = |stored: &[String], incoming: &[String], expected: &[String]| {
+            let stored = thread(stored);
+            assert_eq!(whole(&stored, &change(&stored, thread(incoming), None)), expected, "{incoming:?}");
+        };
+        let calls = CALLS.to_owned();
+        let open = [user("q"), calls.clone()];
+        check(
+            &open,
+            &[user("go on")],
+            &[user("q"), calls.clone(), missing("a"), missing("b"), user("go on")],
+        );
+        check(
+            &open,
+            &[result("a"), user("go on")],
+            &[user("q"), calls.clone(), result("a"), missing("b"), user("go on")],
+        );
+        let half = [user("q"), calls.clone(), result("b")];
+        check(&half, &[user("go on")], &[user("q"), calls.clone(), result("b"), missing("a"), user("go on")]);
+        check(&half, &[result("a")], &[user("q"), calls.clone(), result("b"), result("a")]);
+        // In a history that the client sends, too; its end may still be answered.
+        let history = [user("q"), calls.clone(), user("go on"), calls.clone()];
+        check(
+            &[],
+            &history,
+            &[user("q"), calls.clone(), missing("a"), missing("b"), user("go on"), calls.clone()],
+        );
+        let nameless = r#"{"role":"assistant","tool_calls":[{"function":{"name":"f"}}]}"#.to_owned();
+        let no_id = format!(r#"{{"role":"tool","content":"{NO_RESULT}"}}"#);
+        check(&[user("q"), nameless.clone()], &[user("go on")], &[user("q"), nameless, no_id, user("go on")]);
+    }
+
+    #[test]
+    fn c10_what_is_sent_is_bounded_and_begins_with_a_turn() {
+        let stored = thread(&[
+            SYSTEM.into(),
+            user("a"),
+            CALLS.into(),
+            result("a"),
+            result("b"),
+            said("x"),
+            user("c"),
+            said("y"),
+        ]);
+        let check = |fresh: &[String], messages: usize, from: usize| {
+            let change = Change { mode: SessionMode::Append, keep: stored.len(), fresh: thread(fresh) };
+            let bound = Bound { messages, bytes: 100_000 };
+            let [lead, newest] = sent(&stored, &change, bound);
+            assert_eq!((lead.end, newest), if from == 0 { (8, 8..8) } else { (1, from..8) }, "{messages}");
+        };
+        let next = [user("n")];
+        check(&next, 9, 0);
+        check(&next, 8, 6);
+        check(&next, 4, 6);
+        check(&next, 3, 8);
+        // The request itself is never cut, nor are results parted from their call.
+        check(&next, 1, 8);
+        check(&[result("a")], 2, 2);
+        let change = Change { mode: SessionMode::Append, keep: stored.len(), fresh: thread(&next) };
+        let bytes = SYSTEM.len() + user("c").len() + said("y").len() + user("n").len() + 3;
+        assert_eq!(sent(&stored, &change, Bound { messages: 99, bytes })[1], 6..8);
+        assert_eq!(sent(&stored, &change, Bound { messages: 99, bytes: bytes - 1 })[1], 8..8);
+    }
+
+    #[test]
+    fn a_conversation_that_is_too_long_loses_its_oldest_turns() {
+        let mut long = thread(&[SYSTEM.into()]);
+        (0..50).for_each(|n| long.extend(&thread(&[user(&n.to_string()), said("x")]), 0..2));
+        let bound = Bound { messages: 40, bytes: 100_000 };
+        let (shorter, same) = shortened(&long, bound).expect("it is too long");
+        assert_eq!((shorter.len(), same, shortened(&shorter, bound)), (29, 1, None));
+        assert_eq!(texts(&shorter)[..2], [SYSTEM.to_owned(), user("36")]);
+        assert_eq!(texts(&shorter)[27..], [user("49"), said("x")]);
+    }
+
+    #[test]
+    fn w13_the_answer_is_stored_as_it_was_given() {
+        let check = |message: &str, expected: Option<&str>| {
+            let answer = format!(
+                r#"{{"choices":[{{"index":1,"message":{{"role":"assistant","content":"other"}}}},{{"index":0,"message":{message}}}]}}"#
+            );
+            assert_eq!(
+                spoken(answer.as_bytes()).map(|raw| String::from_utf8_lossy(&raw).into_owned()).as_deref(),
+                expected
+            );
+        };
+        check(
+            r#"{"role":"assistant","content":"h\u0069","refusal":null,"annotations":[]}"#,
+            Some(r#"{"role":"assistant","content":"h\u0069"}"#),
+        );
+        check(
+            r#"{"content":null,"tool_calls":[{"id":"a"}],"reasoning_content":"why"}"#,
+            Some(
+                r#"{"role":"assistant","content":null,"tool_calls":[{"id":"a"}],"reasoning_content":"why"}"#,
+            ),
+        );
+        check(
+            r#"{"content":"x","reasoning_content":"why","reasoning":"w"}"#,
+            Some(r#"{"role":"assistant","content":"x"}"#),
+        );
+        check(
+            r#"{"content":null,"refusal":"I will not"}"#,
+            Some(r#"{"role":"assistant","content":null,"refusal":"I will not"}"#),
+        );
+        check(r#"{"content":""}"#, None);
+        check(r#"{"content":null,"tool_calls":[]}"#, None);
+        check("null", None);
+        assert_eq!(spoken(b"{}"), None);
+        assert_eq!(spoken(br#"{"choices":[]}"#), None);
+        assert_eq!(spoken(b"not json"), None);
+    }
+
+    /// Any sequence of deltas gives the same conversation as the list of all that was said, sent as a history.
+    #[test]
+    fn any_way_of_sending_a_conversation_gives_the_same_one() {
+        for seed in 0..300 {
+            let mut rng = Rng::seeded(seed);
+            let mut stored = Thread::default();
+            let mut all: Vec<String> = Vec::new();
+            for turn in 0..12 {
+                let words = ["continue", "yes", "漢字 😀", "x", "\\u00e9\\n"];
+                let mut new = vec![user(words[rng.below(5) as usize])];
+                if rng.below(4) == 0 {
+                    new.insert(0, SYSTEM.into());
+                }
+                let calls = rng.below(3) == 0;
+                let answer = if calls { CALLS.to_owned() } else { said(words[rng.below(5) as usize]) };
+                let known_system = all.contains(&SYSTEM.to_owned());
+                let said_now = new.iter().filter(|message| !(known_system && *message == SYSTEM)).cloned();
+                let expected: Vec<String> = all.iter().cloned().chain(said_now).collect();
+                let incoming = if rng.below(2) == 0 { new } else { expected.clone() };
+                let mode = all.is_empty().then_some(SessionMode::Replace);
+                let change = change(&stored, thread(&incoming), mode);
+                assert_eq!(whole(&stored, &change), expected, "seed {seed} turn {turn}");
+                stored.truncate(change.keep);
+                stored.extend(&change.fresh, 0..change.fresh.len());
+                stored.push(answer.as_bytes(), 6);
+                all = expected;
+                all.push(answer);
+                if calls {
+                    let results = [result("a"), result("b")];
+                    let change = super::change(&stored, thread(&results), None);
+                    stored.extend(&change.fresh, 0..change.fresh.len());
+                    stored.push(said("done").as_bytes(), 7);
+                    all.extend(results);
+                    all.push(said("done"));
+                }
+                assert_eq!(texts(&stored), all, "seed {seed} turn {turn}");
+            }
+        }
+    }
+}

@@ -24,6 +24,7 @@ pub mod throttle;
 
 pub mod clients;
 pub mod session;
+pub mod sessions;
 
 pub mod change;
 pub mod events;

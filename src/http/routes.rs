@@ -15,7 +15,7 @@ use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
 use super::{
     alerts, analytics, benches, browser, cache, clients, events, metrics, models, overrides, page, probes,
-    providers, session, settings, v1, views,
+    providers, session, sessions, settings, v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
@@ -119,6 +119,8 @@ const ROUTES: &[Route] = &[
     owner("/api/usage").get(analytics::usage),
     owner("/api/analytics").get(analytics::analytics),
     owner("/api/requests").get(analytics::requests),
+    owner("/api/sessions").get(sessions::list),
+    owner("/api/sessions/*").get(sessions::show).delete(sessions::remove),
     owner("/api/benches").get(benches::list).delete(benches::lift),
     owner("/api/benches/*").delete(benches::lift),
     owner("/api/cache").get(cache::view).delete(cache::clear),

@@ -17,10 +17,10 @@ use crate::catalog::listing::{Listed, listing};
 use crate::catalog::load::Snapshot;
 use crate::catalog::settings::Strategy;
 use crate::relay::admitted::Admitted;
-use crate::relay::intake;
 use crate::relay::outlet::{Outlet, Sink};
 use crate::relay::route_info::RouteInfo;
 use crate::relay::turn::{Controls, Operation, Request};
+use crate::relay::{intake, sessions};
 use crate::wire::body::Body;
 use crate::wire::chat::ChatFacts;
 use crate::wire::embeddings::EmbeddingFacts;
@@ -59,6 +59,7 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
         return visit.answer(Answer::error(&limits::refusal(&refused)));
     }
     let (id, client, principal) = (visit.request_id.clone(), visit.caller.name(), visit.caller.principal());
+    let sticks = stuck_name(visit.head).map(|name| sessions::sticks(principal, name));
     let terms = visit.terms(max_bytes);
     let then = move |bytes: Vec<u8>| {
         let arrived = clock::now();
@@ -85,6 +86,7 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
             body,
             operation,
             controls,
+            sticks,
             arrived,
             admitted,
         };
@@ -97,6 +99,15 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
         if needs_worker { Next::Work(Box::new(run)) } else { Next::Here(Box::new(run)) }
     };
     Admission::Body(terms, Box::new(then))
+}
+
+/// Headers by which apps name a conversation that they keep themselves.
+const STICKY_HEADERS: [&str; 4] =
+    ["x-session-id", "session-id", "x-claude-code-session-id", "x-codex-session-id"];
+
+/// The conversation that the headers name.
+fn stuck_name(head: &Head) -> Option<&str> {
+    STICKY_HEADERS.iter().find_map(|name| head.header(name).filter(|value| !value.is_empty()))
 }
 
 /// Longest that a request may ask to be held, in seconds.

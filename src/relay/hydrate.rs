@@ -9,6 +9,7 @@ use super::turn::{Operation, Request};
 use crate::base::clock;
 use crate::catalog::settings::Settings;
 use crate::context::thread::{self, Bound, Change, Thread};
+use crate::route::sticky::StickyKey;
 use crate::wire::body::{Body, Edits};
 use crate::wire::chat::{ChatFacts, SessionField};
 use crate::wire::error::ApiError;
@@ -30,6 +31,11 @@ impl Session {
     /// Its id, for `x-freeway-session`.
     pub fn id(&self) -> &Arc<str> {
         &self.key.id
+    }
+
+    /// Under which it sticks to a model.
+    pub fn sticks(&self) -> StickyKey {
+        self.key.sticks()
     }
 
     /// Stores the turn, once, given the whole answer that the client gets, a cached one as well as a new one. An answer

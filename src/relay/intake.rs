@@ -11,8 +11,9 @@ use super::story;
 use super::turn::Request;
 use crate::cache::key::Key;
 use crate::catalog::load::Snapshot;
-use crate::catalog::names::Resolution;
+use crate::catalog::names::{Kind, Resolution};
 use crate::route::plan::Ask;
+use crate::route::sticky::StickyKey;
 use crate::route::terminal;
 use crate::upstream::cut::Cut;
 use crate::wire::error::ApiError;
@@ -31,6 +32,8 @@ pub struct Prepared {
     /// The id of the stored conversation that the request names.
     pub session_id: Option<Arc<str>>,
     pub session: Option<Session>,
+    /// Under which the conversation sticks to a model, be it stored here or not.
+    pub sticks: Option<StickyKey>,
     /// Why it is not served at all.
     pub refusal: Option<ApiError>,
     /// Under which key its answer is to be kept, if it may be.
@@ -124,7 +127,20 @@ fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared {
         (models.join(", ").into(), names.resolve_list(catalog, settings, models, ask.kind))
     };
     let route = resolution.route.as_str().into();
-    Prepared { request, snapshot, ask, resolution, requested, route, session_id, session, refusal, key: None }
+    let sticks = session.as_ref().map(Session::sticks).or(request.sticks);
+    Prepared {
+        request,
+        snapshot,
+        ask,
+        resolution,
+        requested,
+        route,
+        session_id,
+        session,
+        sticks: sticks.filter(|_| ask.kind == Kind::Chat),
+        refusal,
+        key: None,
+    }
 }
 
 /// A model string that the client's key may not use: for it, there is no such model.

@@ -3,6 +3,7 @@
 //! key that began it, so nobody can find out whether somebody else has one of the same name.
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -14,6 +15,7 @@ use crate::catalog::client_key::Principal;
 use crate::catalog::settings::SessionSettings;
 use crate::context::thread::{Bound, Change, Kind, Thread, shortened};
 use crate::quota::zone::EARLIEST_WALL_MS;
+use crate::route::sticky::StickyKey;
 use crate::store::Extent;
 use crate::store::sessions::{SessionChange, SessionRow, SessionSource, Stored};
 use crate::wire::chat::SessionMode;
@@ -36,6 +38,20 @@ const DAY_MS: u64 = 24 * 3_600_000;
 pub struct SessionKey {
     pub owner: Option<Principal>,
     pub id: Arc<str>,
+}
+
+impl SessionKey {
+    /// Under which it sticks to a model.
+    pub fn sticks(&self) -> StickyKey {
+        sticks(self.owner, &self.id)
+    }
+}
+
+/// Under which a conversation sticks to a model, stored here or only known by a name.
+pub fn sticks(owner: Option<Principal>, id: &str) -> StickyKey {
+    let mut hasher = DefaultHasher::new();
+    (owner, id).hash(&mut hasher);
+    StickyKey(hasher.finish())
 }
 
 /// What a turn begins with.
@@ -216,6 +232,16 @@ impl Sessions {
             _ => {}
         }
         session.base().unwrap_or_default()
+    }
+
+    /// Where a conversation is, for those who only look; `None` when there is none.
+    pub fn peek(&self, key: &SessionKey) -> Option<Found> {
+        let state = self.0.lock();
+        let session = state.by_key.get(key)?;
+        Some(match &session.thread {
+            Some(thread) => Found::Here(Base { thread: Arc::clone(thread), ..Base::default() }),
+            None => Found::OnDisk(session.number),
+        })
     }
 
     /// A turn has ended, however it did.
@@ -514,5 +540,243 @@ impl SessionSource for SessionsOf {
         if let Some(gateway) = self.0.upgrade() {
             gateway.sessions.written(well);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::thread::change;
+
+    const NOW: Now = Now::at(3_600_000, 1_796_104_800_000);
+    const BYTES_MAX: usize = 8 << 20;
+
+    fn key(id: &str) -> SessionKey {
+        SessionKey { owner: None, id: id.into() }
+    }
+
+    fn user(text: &str) -> Thread {
+        let list = format!(r#"[{{"role":"user","content":"{text}"}}]"#);
+        Thread::read(list.as_bytes(), NOW.wall_ms).expect("a list")
+    }
+
+    fn begin(sessions: &Sessions, id: &str) -> Base {
+        match sessions.begin(&key(id)) {
+            Found::Here(base) => base,
+            Found::OnDisk(number) => panic!("{number} is on the disk only"),
+        }
+    }
+
+    fn keep(
+        sessions: &Sessions,
+        id: &str,
+        base: Base,
+        incoming: Thread,
+        mode: Option<SessionMode>,
+        now: Now,
+    ) {
+        let change = change(&base.thread, incoming, mode);
+        let number = base.number();
+        let turn = Turn {
+            base,
+            change: &change,
+            answer: br#"{"role":"assistant","content":"!"}"#,
+            bytes_max: BYTES_MAX,
+        };
+        sessions.keep(&key(id), turn, now);
+        sessions.end(&key(id), number);
+    }
+
+    /// One whole turn.
+    fn turn(sessions: &Sessions, id: &str, text: &str, now: Now) {
+        keep(sessions, id, begin(sessions, id), user(text), None, now);
+    }
+
+    fn texts(thread: &Thread) -> Vec<String> {
+        let content = |at: usize| {
+            crate::wire::json::member(thread.message(at), "content").map(|raw| raw[1..raw.len() - 1].to_vec())
+        };
+        (0..thread.len()).filter_map(content).map(|text| String::from_utf8(text).expect("UTF-8")).collect()
+    }
+
+    fn stored(sessions: &Sessions, id: &str) -> Vec<String> {
+        match sessions.peek(&key(id)) {
+            Some(Found::Here(base)) => texts(&base.thread),
+            _ => Vec::new(),
+        }
+    }
+
+    /// From which message on each conversation is written, and how long it is.
+    fn taken(sessions: &Sessions, extent: Extent) -> Vec<(String, usize, usize)> {
+        let mut taken: Vec<_> = sessions
+            .take(extent, NOW)
+            .into_iter()
+            .map(|change| match change {
+                SessionChange::Changed { row, from, thread } => (row.id.to_string(), from, thread.len()),
+                SessionChange::Removed(_) => ("gone".into(), 0, 0),
+            })
+            .collect();
+        taken.sort();
+        taken
+    }
+
+    #[test]
+    fn the_disk_gets_what_it_does_not_have() {
+        let sessions = Sessions::default();
+        sessions.set(SessionSettings::default());
+        turn(&sessions, "a", "1", NOW);
+        turn(&sessions, "b", "1", NOW);
+        assert!(sessions.waiting().0.is_some());
+        assert_eq!(taken(&sessions, Extent::Changes), [("a".into(), 0, 2), ("b".into(), 0, 2)]);
+        // While it is being written a turn comes, and then the write fails.
+        turn(&sessions, "a", "2", NOW);
+        sessions.written(false);
+        assert!(sessions.waiting().0.is_some());
+        assert_eq!(taken(&sessions, Extent::Changes), [("a".into(), 0, 4), ("b".into(), 0, 2)]);
+        sessions.written(true);
+        assert_eq!((sessions.waiting().0, taken(&sessions, Extent::Changes)), (None, vec![]));
+        sessions.written(true);
+        turn(&sessions, "a", "3", NOW);
+        assert_eq!(taken(&sessions, Extent::Changes), [("a".into(), 4, 6)]);
+        sessions.written(true);
+        // A history that differs in the second part rewrites it and what follows.
+        let history = r#"[{"role":"user","content":"1"},{"role":"assistant","content":"!"},{"role":"user","content":"2"},{"role":"assistant","content":"!"},{"role":"user","content":"3"},{"role":"assistant","content":"?"},{"role":"user","content":"4"}]"#;
+        let history = Thread::read(history.as_bytes(), 0).expect("a list");
+        keep(&sessions, "a", begin(&sessions, "a"), history, None, NOW);
+        assert_eq!(taken(&sessions, Extent::Changes), [("a".into(), 4, 8)]);
+        sessions.written(true);
+        assert!(sessions.remove(&key("b")) && !sessions.remove(&key("b")));
+        assert_eq!(taken(&sessions, Extent::Changes), [("gone".into(), 0, 0)]);
+        sessions.written(false);
+        assert_eq!(taken(&sessions, Extent::Everything), [("a".into(), 0, 8), ("gone".into(), 0, 0)]);
+    }
+
+    #[test]
+    fn turns_at_once_are_stored_one_behind_the_other() {
+        let sessions = Sessions::default();
+        sessions.set(SessionSettings::default());
+        let (first, second) = (begin(&sessions, "s"), begin(&sessions, "s"));
+        keep(&sessions, "s", second, user("2"), None, NOW);
+        keep(&sessions, "s", first, user("1"), None, NOW);
+        assert_eq!(stored(&sessions, "s"), ["2", "!", "1", "!"]);
+        let (first, second) = (begin(&sessions, "s"), begin(&sessions, "s"));
+        keep(&sessions, "s", first, user("3"), None, NOW);
+        keep(&sessions, "s", second, user("x"), Some(SessionMode::Replace), NOW);
+        assert_eq!(stored(&sessions, "s"), ["x", "!"], "a replacement that ends last replaces all");
+        let base = begin(&sessions, "s");
+        turn(&sessions, "s", "y", NOW);
+        let late =
+            Thread::read(br#"[{"role":"tool","tool_call_id":"a","content":"late"}]"#, 0).expect("a list");
+        keep(&sessions, "s", base, late, None, NOW);
+        assert_eq!(stored(&sessions, "s"), ["x", "!", "y", "!"], "a result has no place behind another turn");
+    }
+
+    #[test]
+    fn a_turn_of_a_deleted_conversation_leaves_nothing() {
+        let sessions = Sessions::default();
+        sessions.set(SessionSettings::default());
+        turn(&sessions, "s", "1", NOW);
+        let base = begin(&sessions, "s");
+        sessions.remove(&key("s"));
+        keep(&sessions, "s", base.clone(), user("2"), None, NOW);
+        assert_eq!(stored(&sessions, "s"), [""; 0]);
+        turn(&sessions, "s", "new", NOW);
+        keep(&sessions, "s", base, user("2"), None, NOW);
+        assert_eq!(stored(&sessions, "s"), ["new", "!"]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_disk_has_the_rest() {
+        let sessions = Sessions::default();
+        sessions.set(SessionSettings::default());
+        let long = "x".repeat(1 << 20);
+        for id in 0..12 {
+            turn(&sessions, &id.to_string(), &long, NOW);
+        }
+        assert!(sessions.0.lock().resident_bytes > RESIDENT_BYTES_MAX, "nothing is written yet");
+        assert!(sessions.waiting().1, "and it is much");
+        let changes = sessions.take(Extent::Changes, NOW);
+        sessions.written(true);
+        assert!(sessions.0.lock().resident_bytes <= RESIDENT_BYTES_MAX);
+        let Found::OnDisk(number) = sessions.begin(&key("0")) else {
+            panic!("the oldest is on the disk only")
+        };
+        let thread = changes.iter().find_map(|change| match change {
+            SessionChange::Changed { row, thread, .. } if row.number == number => Some(Thread::clone(thread)),
+            _ => None,
+        });
+        let (thread, parts) = (thread.expect("it was written"), vec![2]);
+        let base = sessions.loaded(&key("0"), number, Some(Stored { thread, parts }));
+        assert_eq!((base.thread.len(), base.number()), (2, Some(number)));
+        // While its turn is under way it stays, however long others are.
+        for id in 1..12 {
+            if let Found::OnDisk(number) = sessions.begin(&key(&id.to_string())) {
+                sessions.loaded(
+                    &key(&id.to_string()),
+                    number,
+                    Some(Stored { thread: user(&long), parts: vec![1] }),
+                );
+            }
+            sessions.end(&key(&id.to_string()), Some(number + id));
+        }
+        keep(&sessions, "0", base, user("more"), None, NOW);
+        assert_eq!(stored(&sessions, "0").len(), 4);
+        // A disk that cannot be written does not fill the memory.
+        let sessions = Sessions::default();
+        sessions.set(SessionSettings::default());
+        for id in 0..50 {
+            turn(&sessions, &id.to_string(), &long, NOW);
+        }
+        let state = sessions.0.lock();
+        assert!(state.resident_bytes <= UNWRITTEN_BYTES_MAX && state.by_key.contains_key(&key("49")));
+    }
+
+    #[test]
+    fn what_is_old_or_too_much_goes() {
+        let sessions = Sessions::default();
+        sessions.set(SessionSettings { days: 1, max: 3, bytes: 100_000 });
+        let at = |minutes: u64| Now::at(NOW.mono_ms, NOW.wall_ms + minutes * 60_000);
+        let ids = |sessions: &Sessions| -> Vec<String> {
+            sessions.newest(9).iter().map(|(key, _)| key.id.to_string()).collect()
+        };
+        for (minute, id) in (0..).zip(["a", "b", "c", "a", "d"]) {
+            turn(&sessions, id, "x", at(minute));
+        }
+        assert_eq!(ids(&sessions), ["d", "a", "c"]);
+        sessions.forget(at(24 * 60 + 3));
+        assert_eq!(ids(&sessions), ["d", "a"]);
+        sessions.forget(Now::at(0, 5));
+        assert_eq!(ids(&sessions), ["d", "a"], "a clock that is not set says nothing");
+        turn(&sessions, "e", &"x".repeat(99_000), at(6));
+        sessions.forget(at(6));
+        assert_eq!(ids(&sessions), ["e", "d", "a"]);
+        turn(&sessions, "d", &"x".repeat(5_000), at(7));
+        sessions.forget(at(7));
+        assert_eq!(ids(&sessions), ["d"]);
+    }
+
+    #[test]
+    fn what_the_disk_has_is_known_after_a_restart() {
+        let row = |number: u64, id: &str| SessionRow {
+            number,
+            owner: None,
+            id: id.into(),
+            created_ms: 1,
+            updated_ms: number,
+            messages: 2,
+            tokens: 9,
+            bytes: 80,
+        };
+        let sessions =
+            Sessions::restored(vec![row(1, "a"), row(2, "b"), row(3, "a")], SessionSettings::default(), NOW);
+        assert_eq!(sessions.newest(9).iter().map(|(key, _)| &*key.id).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(matches!(sessions.begin(&key("a")), Found::OnDisk(3)));
+        assert!(matches!(sessions.begin(&key("c")), Found::Here(base) if base.number().is_none()));
+        assert_eq!(sessions.totals(), (2, 160));
+        // It was lost with its file.
+        assert_eq!(sessions.loaded(&key("b"), 2, None).number(), None);
+        assert_eq!(sessions.totals(), (1, 80));
+        turn(&sessions, "new", "x", NOW);
+        assert!(sessions.0.lock().last_number > 1_000_000, "no number is given twice");
     }
 }

@@ -27,15 +27,18 @@ use crate::cache::key::Key;
 use crate::catalog::ModelIx;
 use crate::catalog::load::Snapshot;
 use crate::catalog::names::{How, Resolution};
+use crate::catalog::provider::{Model, Slot};
+use crate::context::handoff;
 use crate::quota::Spent;
 use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next};
 use crate::route::outcome::{End, Outcome, Signal, classify};
 use crate::route::plan::{Ask, Blocked, Obstacle, Order};
+use crate::route::sticky::StickyKey;
 use crate::route::terminal;
 use crate::route::verdict::Policy;
 use crate::upstream::adapt;
 use crate::upstream::cut::Cut;
-use crate::wire::body::Body;
+use crate::wire::body::{Body, Edits};
 use crate::wire::error::ApiError;
 use crate::wire::exchange::Headers;
 use crate::wire::usage::Usage;
@@ -43,11 +46,11 @@ use crate::wire::usage::Usage;
 /// Serves a request into `outlet`, and tells those who wait for the same of it. `own` is cut when its client leaves,
 /// which ends upstream calls unless others wait.
 pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outlet: Outlet, own: &Arc<Cut>) {
-    let Prepared { request, snapshot, ask, resolution, requested, route, session_id, session, refusal, key } =
+    let Prepared { request, snapshot, ask, resolution, requested, route, key, session, sticks, .. } =
         prepared;
     let Request { id, client, body, operation, controls, arrived, admitted, .. } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
-    turn.note(|info| info.session = session_id);
+    turn.note(|info| info.session = prepared.session_id);
     if session.is_some() {
         turn.keep_answer();
     }
@@ -76,8 +79,10 @@ pub fn tell(gateway: &Gateway, prepared: Prepared, mut lead: Option<Lead>, outle
         cut: &cut,
         own,
         session,
+        sticks,
+        stuck: Cell::new(None),
     };
-    match refusal {
+    match prepared.refusal {
         Some(error) => story.refuse(&error, None, None, None),
         None => story.tell(&controls),
     }
@@ -107,6 +112,10 @@ struct Story<'a> {
     /// Tells that the client of this turn has left, though others may still be there.
     own: &'a Cut,
     session: Option<Session>,
+    /// Under which the conversation sticks to a model.
+    sticks: Option<StickyKey>,
+    /// The model that it stuck to when the turn began.
+    stuck: Cell<Option<Slot>>,
 }
 
 /// With whom an attempt was made.
@@ -175,7 +184,26 @@ impl Story<'_> {
         let mut live = self.gateway.live.lock();
         let order: Arc<Order> =
             live.orders.get(self.snapshot.id, catalog, &self.resolution, self.ask.needed());
-        Failover::new(order, self.ask, policy, &manner, &mut live, clock::now())
+        let mut failover = Failover::new(order, self.ask, policy, &manner, &mut live, clock::now());
+        let stuck = self.sticks.and_then(|key| live.sticky.model(key, settings.sticky_ms, clock::now()));
+        // An exact model and an explicit list are the client's own choice.
+        if let Some(model) = stuck.filter(|_| !matches!(self.resolution.how, How::Pin | How::List)) {
+            self.stuck.set(Some(model));
+            failover.begin_with(model);
+        }
+        failover
+    }
+
+    /// The body with a note for a model that goes on with what another one began.
+    fn noted(&self, model: &Model) -> Option<Body> {
+        let before = self.stuck.get().filter(|slot| *slot != model.slot && self.snapshot.settings.handoff)?;
+        let Operation::Chat(facts) = self.turn.operation() else { return None };
+        let messages = self.body.raw("messages").filter(|_| facts.has_assistant)?;
+        let known = self.snapshot.catalog.model_of(before);
+        let note = handoff::note(known.map_or("which is gone", |known| &known.reference));
+        let mut edits = Edits::default();
+        edits.set("messages", handoff::noted(messages, &note).ok()?);
+        Body::parse(self.body.spliced(&edits)).ok()
     }
 
     /// Makes one attempt.
@@ -187,8 +215,10 @@ impl Story<'_> {
             (info.provider, info.model) = (Some(Arc::clone(&provider.id)), Some(Arc::clone(&model.id)));
             info.attempts = attempt.number;
         });
+        let noted = self.noted(model);
+        let body = noted.as_ref().unwrap_or(self.body);
         let adapted = match self.turn.operation() {
-            Operation::Chat(facts) => adapt::adapt(self.body, facts, provider, model, &attempt.drops),
+            Operation::Chat(facts) => adapt::adapt(body, facts, provider, model, &attempt.drops),
             Operation::Embeddings(facts) => {
                 adapt::adapt_embeddings(self.body, facts, provider, model, &attempt.drops)
             }
@@ -255,6 +285,10 @@ impl Story<'_> {
             self.keep_answer(with.at, usage, &answer);
         }
         self.turn.hear(last);
+        if let Some(key) = self.sticks {
+            let model = self.snapshot.catalog.model(with.at).slot;
+            self.gateway.live.lock().sticky.served(key, model, clock::now());
+        }
         self.record_served(failover, with, usage);
     }
 

@@ -17,6 +17,7 @@ use crate::catalog::settings::{LogSettings, Strategy, StreamSettings};
 use crate::context::tokens;
 use crate::route::plan::Ask;
 use crate::route::speed::Answer;
+use crate::route::sticky::StickyKey;
 use crate::upstream::cut::Cut;
 use crate::upstream::watch::Watch;
 use crate::wire::body::Body;
@@ -39,6 +40,8 @@ pub struct Request {
     pub body: Body,
     pub operation: Operation,
     pub controls: Controls,
+    /// The conversation that its headers name, which is not stored but sticks to a model.
+    pub sticks: Option<StickyKey>,
     pub arrived: Now,
     /// Its place among the requests of its caller, where these are limited.
     pub admitted: Option<Admitted>,

@@ -11,7 +11,7 @@ use super::outcome::{Class, Failure, Outcome};
 use super::plan::{Ask, Blocked, Obstacle, Order, View};
 use super::verdict::{Call, Policy};
 use crate::base::clock::Now;
-use crate::catalog::provider::{Model, Provider};
+use crate::catalog::provider::{Model, Provider, Slot};
 use crate::catalog::settings::Strategy;
 use crate::catalog::{Catalog, ModelIx};
 use crate::quota::{Claims, Reservation, Scope, Spent, Want};
@@ -167,6 +167,11 @@ impl Failover {
             end: None,
             hops: Vec::new(),
         }
+    }
+
+    /// Begins with this model, if it is among those that may be called; whatever the strategy says.
+    pub fn begin_with(&mut self, model: Slot) {
+        self.same = self.order.ready.iter().find(|ready| ready.slot == model).map(|ready| ready.at);
     }
 
     /// Failed attempts so far, in order.

@@ -9,6 +9,7 @@ use super::network::Network;
 use super::plan::Orders;
 use super::scoreboard::Scoreboard;
 use super::speed::Speeds;
+use super::sticky::Sticky;
 use crate::base::clock::Now;
 use crate::catalog::provider::Slot;
 use crate::quota::forecast::Burns;
@@ -23,6 +24,8 @@ pub struct Live {
     pub speeds: Speeds,
     pub lessons: Lessons,
     pub scoreboard: Scoreboard,
+    /// What conversations were served by last.
+    pub sticky: Sticky,
     pub checks: Checks,
     /// How fast quotas are used up, for forecasts.
     pub burns: Burns,

@@ -14,6 +14,7 @@ pub mod outcome;
 pub mod plan;
 pub mod scoreboard;
 pub mod speed;
+pub mod sticky;
 pub mod terminal;
 pub mod verdict;
 pub mod waits;

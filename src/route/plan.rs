@@ -43,7 +43,7 @@ impl Ask {
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
     pub at: ModelIx,
-    slot: Slot,
+    pub(super) slot: Slot,
     /// Whether it has limits that other models of its provider do not share.
     own_limits: bool,
 }

@@ -341,6 +341,17 @@ impl Db {
         self.connection.execute_batch("PRAGMA synchronous=OFF").expect("a plain setting");
     }
 
+    /// Rows of a table.
+    pub fn count(&self, table: &str) -> usize {
+        let count = self.connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0));
+        count.map(|count: i64| count as usize).expect("a table")
+    }
+
+    /// Does something to the file that the program never does.
+    pub fn run(&self, sql: &str) {
+        self.connection.execute_batch(sql).expect("good SQL");
+    }
+
     /// Makes the disk look full at this many pages.
     pub fn limit_pages(&self, pages: u32) {
         self.connection.execute_batch(&format!("PRAGMA max_page_count={pages}")).expect("a plain setting");

@@ -278,7 +278,7 @@ impl Head {
 }
 
 /// Where the long data URLs stand in JSON text, without their quotes.
-fn images(text: &[u8]) -> Vec<Range<usize>> {
+pub fn images(text: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut end = 0;
     for quote in memmem::find_iter(text, b"\"data:") {
@@ -316,4 +316,168 @@ fn from_hex(hash: &str) -> Vec<u8> {
 
 fn damaged() -> Failure {
     Failure::Damaged("a stored conversation cannot be read".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::base::rng::Rng;
+    use crate::store::db::{Db, read_session};
+    use std::time::Duration;
+
+    const BUSY: Duration = Duration::from_secs(5);
+
+    fn message(text: &str) -> Vec<u8> {
+        [br#"{"role":"user","content":""#, text.as_bytes(), b"\"}"].concat()
+    }
+
+    fn image(letter: &str) -> Vec<u8> {
+        let url = format!("data:image/png;base64,{}", letter.repeat(IMAGE_BYTES_MIN));
+        format!(r#"{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}"#)
+            .into_bytes()
+    }
+
+    fn row(number: u64, thread: &Thread) -> SessionRow {
+        SessionRow {
+            number,
+            owner: Principal::parse("00000000000000ff").filter(|_| number % 2 == 0),
+            id: format!("s{number}").into(),
+            created_ms: 5,
+            updated_ms: 10 + number,
+            messages: thread.len(),
+            tokens: thread.tokens(),
+            bytes: thread.bytes(),
+        }
+    }
+
+    /// One store of conversations, and what it should hold.
+    struct Disk {
+        folder: tempfile::TempDir,
+        db: Db,
+        kept: BTreeMap<u64, (Thread, Vec<usize>)>,
+    }
+
+    impl Disk {
+        fn new() -> Disk {
+            let folder = tempfile::tempdir().expect("a folder");
+            let db = Db::open(&folder.path().join("freeway.db"), BUSY).expect("opened");
+            Disk { folder, db, kept: BTreeMap::new() }
+        }
+
+        /// Makes of a conversation its first `from` messages and these, and writes it.
+        fn write(&mut self, number: u64, keep: usize, fresh: &[Vec<u8>]) {
+            let (thread, parts) = self.kept.entry(number).or_default();
+            thread.truncate(keep);
+            fresh.iter().for_each(|raw| thread.push(raw, 1_000 + thread.len() as u64));
+            let from = parts.iter().rev().copied().find(|end| *end <= keep).unwrap_or(0);
+            parts.retain(|end| *end <= from);
+            parts.push(thread.len());
+            let change =
+                SessionChange::Changed { row: row(number, thread), from, thread: Arc::new(thread.clone()) };
+            self.db.write(&BTreeMap::new(), [], &[change]).expect("written");
+        }
+
+        fn remove(&mut self, number: u64) {
+            self.kept.remove(&number);
+            self.db.write(&BTreeMap::new(), [], &[SessionChange::Removed(number)]).expect("written");
+        }
+
+        #[track_caller]
+        fn check(&self, images: usize) {
+            let path = self.folder.path().join("freeway.db");
+            let rows = self.db.sessions().expect("read");
+            let expected: Vec<SessionRow> =
+                self.kept.iter().map(|(number, (thread, _))| row(*number, thread)).collect();
+            assert_eq!(rows, expected);
+            for (number, (thread, parts)) in &self.kept {
+                let stored = read_session(&path, *number, BUSY).expect("read").expect("it is there");
+                assert_eq!((&stored.thread, &stored.parts), (thread, parts), "session {number}");
+            }
+            assert_eq!(self.db.count("image"), images);
+        }
+    }
+
+    #[test]
+    fn w13_conversations_come_back_as_they_were() {
+        let mut disk = Disk::new();
+        let odd =
+            br#"{ "content" : "h\u0069 \"data:", "role":"user","zz":[1e2, 9007199254740993] }"#.to_vec();
+        disk.write(1, 0, &[odd, message("two"), image("a"), message("漢字 😀")]);
+        disk.write(2, 0, &[message("other"), image("a")]);
+        disk.check(1);
+        disk.write(1, 4, &[message("five")]);
+        disk.check(1);
+        // What is changed in the middle of a part begins a part of its own.
+        disk.write(1, 2, &[message("three")]);
+        disk.check(1);
+        disk.write(1, 0, &[message("anew"), image("b")]);
+        disk.check(2);
+        disk.remove(2);
+        disk.check(1);
+        disk.remove(1);
+        disk.remove(77);
+        disk.check(0);
+        assert!(read_session(&disk.folder.path().join("freeway.db"), 1, BUSY).expect("read").is_none());
+    }
+
+    #[test]
+    fn any_changes_leave_what_they_say() {
+        for seed in 0..20 {
+            let mut rng = Rng::seeded(seed);
+            let mut disk = Disk::new();
+            for _ in 0..25 {
+                let number = 1 + rng.below(3) as u64;
+                let length = disk.kept.get(&number).map_or(0, |(thread, _)| thread.len());
+                if rng.below(8) == 0 {
+                    disk.remove(number);
+                    continue;
+                }
+                let keep = if rng.below(2) == 0 { length } else { rng.below(length + 1) };
+                let fresh: Vec<Vec<u8>> = (0..1 + rng.below(3))
+                    .map(|_| match rng.below(4) {
+                        0 => image(["a", "b", "c"][rng.below(3)]),
+                        n => message(&"text ".repeat(n * 40)),
+                    })
+                    .collect();
+                disk.write(number, keep, &fresh);
+            }
+            let mut images = std::collections::BTreeSet::new();
+            for (thread, _) in disk.kept.values() {
+                let texts =
+                    (0..thread.len()).map(|at| thread.message(at)).filter(|raw| raw.len() > IMAGE_BYTES_MIN);
+                images.extend(
+                    texts.filter(|raw| raw.windows(5).any(|part| part == b"data:")).map(<[u8]>::to_vec),
+                );
+            }
+            disk.check(images.len());
+        }
+    }
+
+    #[test]
+    fn images_are_long_data_urls_and_nothing_else() {
+        let long = "A".repeat(IMAGE_BYTES_MIN);
+        let check = |text: String, expected: usize| {
+            assert_eq!(images(text.as_bytes()).len(), expected, "{:.60}", text)
+        };
+        check(format!(r#"{{"url":"data:image/png;base64,{long}"}}"#), 1);
+        check(format!(r#"{{"url":"data:a{long}","b":"data:b{long}"}}"#), 2);
+        check(r#"{"url":"data:image/png;base64,AAAA"}"#.into(), 0);
+        check(format!(r#"{{"content":"he said \"data:{long}\""}}"#), 0);
+        check(format!(r#"{{"content":"data:{long}\n"}}"#), 0);
+        check(format!(r#"{{"content":"data:{long}"#), 0);
+        check("".into(), 0);
+    }
+
+    #[test]
+    fn a_damaged_part_is_told() {
+        let mut disk = Disk::new();
+        disk.write(1, 0, &[message("a"), image("a")]);
+        disk.db.run("DELETE FROM image");
+        let path = disk.folder.path().join("freeway.db");
+        assert!(matches!(read_session(&path, 1, BUSY), Err(Failure::Damaged(_))));
+        disk.db.run("UPDATE session_part SET data = x'00ff00'");
+        assert!(matches!(read_session(&path, 1, BUSY), Err(Failure::Damaged(_))));
+    }
 }

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 
+import conversations
 import servers
 from budget import Row, table
 from machine import Gauge, cpu_s, memory_mib, wake_ups, writes_are_counted, written_bytes
@@ -257,6 +258,16 @@ def planning(bench):
     bench.row("planning one request, slowest strategy, 40 providers, 1,500 models, 120 keys", "µs", float(found[0]), 20, 10, gauge=gauge)
 
 
+def stored_conversations(bench):
+    say("stored conversations")
+    with bench.gauge() as gauge:
+        written = conversations.written_beyond_content(bench.folder / "turns", bench.upstream.url)
+        added = conversations.long_conversation_ms(bench.folder / "long", bench.upstream.url, 5 if QUICK else 25)
+    bench.row("written for each of 1,000 turns beyond their text", "KiB", written if bench.counted else None, 1,
+              gauge=gauge, why_not="the disk here does not count")
+    bench.row("added by a conversation of 2,000 messages, median", "ms", added, 20, gauge=gauge)
+
+
 class Trickle(threading.Thread):
     """One request in ten seconds to a gateway of its own, beside all other measurements."""
 
@@ -295,6 +306,7 @@ def run(bench):
     bench.row("resident memory, peak of all the above", "MiB", memory_mib(bench.freeway.pid, "VmHWM"), 24, 18,
               memory_mib(bench.nginx.pid, "VmHWM"))
     five_hundred_streams(bench)
+    stored_conversations(bench)
     if not QUICK:
         idle(bench, "after load", settle_s=FLUSH_S)
     trickle.tell(bench)
