@@ -52,6 +52,7 @@ fn catalog() -> Catalog {
             models.join(",")
         );
         let mut context = Context {
+            pasted: &freeway::catalog::vault::Vault::default(),
             variables: &variables,
             settings: &settings,
             fingerprints: &fingerprints,

@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::base::clock;
 use crate::catalog::env::Paths;
 use crate::catalog::overrides;
+use crate::catalog::{clients, vault};
 use crate::discover::{self, Which};
 use crate::health;
 use crate::http::alerts;
@@ -133,7 +134,8 @@ pub fn fingerprint(paths: &Paths) -> Fingerprint {
     };
     look(&paths.config);
     look(&paths.env_file);
-    look(&paths.data.join("clients.json"));
+    look(&paths.data.join(clients::FILE));
+    look(&paths.data.join(vault::FILE));
     look(&paths.data.join(overrides::FILE));
     look(&paths.data.join("discovered.json"));
     for entry in std::fs::read_dir(&paths.providers).into_iter().flatten().flatten().take(FILES_MAX) {

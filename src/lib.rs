@@ -23,9 +23,9 @@
 //!
 //! | layer | module | files | what it is |
 //! |---|---|---|---|
-//! | words | `base` | `base64` `bounded` `calendar` `clock` `histogram` `rng` `text` | time and dates, randomness, text, bounded containers, histograms |
+//! | words | `base` | `base64` `bounded` `calendar` `clock` `histogram` `redact` `rng` `text` | time and dates, randomness, text, bounded containers, histograms |
 //! | | `wire` | `answer` `body` `calls` `chat` `choice` `chunk` `completion` `embeddings` `error` `exchange` `fold` `head` `json` `messages` `patch` `preview` `sse` `tally` `upstream_error` `usage` `vector` `whole_calls` | the shapes that cross the network: bodies, event streams, answers, errors |
-//! | things | `catalog` | `address` `boxfile` `bundled` `check` `client_key` `clients` `config` `discovery` `env` `example` `fields` `json` `listing` `load` `names` `overrides` `pool` `provider` `settings` `slots` `spec` `spec_model` `table` `unified` | providers, models, keys, names and settings, read into one snapshot |
+//! | things | `catalog` | `address` `boxfile` `bundled` `check` `client_key` `clients` `config` `discovery` `env` `example` `fields` `json` `key_export` `key_import` `key_names` `listing` `load` `names` `overrides` `pool` `provider` `settings` `slots` `spec` `spec_model` `table` `unified` `vault` | providers, models, keys, names and settings, read into one snapshot |
 //! | judgement | `cache` | `exact` `key` `replay` `rule` | which answers are kept, found and given again |
 //! | judgement | `guard` | `limiter` `rules` `scan` | what a request may hold, and how much its caller may have |
 //! | | `context` | `handoff` `thread` `tokens` | how large a request is, and what a conversation becomes by it |
@@ -34,8 +34,8 @@
 //! | hands | `upstream` | `adapt` `client` `cut` `dial` `examine` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
 //! | | `store` | `analytics` `db` `figures` `folder` `journal` `names` `page` `reader` `rollup` `row` `schema` `sessions` `span` `state` `writer` | what outlives the process, written by one thread |
 //! | story | `relay` | `admitted` `attempt` `books` `cached` `feed` `findings` `flight` `gateway` `hydrate` `intake` `outlet` `record` `route_info` `sessions` `story` `stream` `tally` `turn` | one turn, from an admitted request to a recorded answer |
-//! | doors | `http` | `alerts` `analytics` `answer` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `head` `host` `limits` `line` `look` `metrics` `models` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `sessions` `settings` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
-//! | | `cli` | `clients` `config` `health` `init` `provider` `systemd` `verify` | the commands of the terminal |
+//! | doors | `http` | `alerts` `analytics` `answer` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `head` `host` `keys` `limits` `line` `look` `metrics` `models` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `sessions` `settings` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
+//! | | `cli` | `clients` `config` `health` `init` `keys` `provider` `systemd` `verify` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |
 //! | | `service` | | what a service manager is told, and its watchdog |

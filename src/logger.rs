@@ -1,12 +1,14 @@
 //! The log: one line to standard error for each event, with its level in front as journald reads it. Times and process
 //! ids are added by whoever collects the lines.
 use std::io::Write;
+use std::sync::{Arc, OnceLock, Weak};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::catalog::load::Snapshot;
 use crate::catalog::settings::LogLevel;
 use crate::catalog::{Issue, IssueLevel};
+use crate::relay::gateway::Gateway;
 
 /// Begins to write lines of `level` and above. Later calls change the level.
 pub fn start(level: LogLevel) {
@@ -58,6 +60,15 @@ pub fn loaded(snapshot: &Snapshot) {
     }
 }
 
+/// Whose redactor looks through every line.
+static KEEPER: OnceLock<Weak<Gateway>> = OnceLock::new();
+
+/// From now on no line holds a credential that `gateway` knows, whoever writes it.
+pub fn redact_by(gateway: &Arc<Gateway>) {
+    // An error means that there is one already, of this very process.
+    let _ = KEEPER.set(Arc::downgrade(gateway));
+}
+
 struct Stderr {
     /// Lines go to the journal, which says so by a variable and knows the `<n>` of sd-daemon(3).
     for_journal: bool,
@@ -80,6 +91,9 @@ impl Log for Stderr {
             Level::Debug | Level::Trace => (7, "debug"),
         };
         let text = record.args().to_string().replace(['\n', '\r'], " ");
+        let snapshot = KEEPER.get().and_then(Weak::upgrade).map(|gateway| gateway.snapshot());
+        let text =
+            snapshot.as_ref().map_or_else(|| text.as_str().into(), |known| known.redactor.redact(&text));
         match self.for_journal {
             true => complain(&format!("<{number}>{word}: {text}")),
             false => complain(&format!("{word}: {text}")),

@@ -161,7 +161,11 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
         store,
         sessions,
     }));
+    logger::redact_by(&gateway);
     save_state_of(&gateway);
+    if let Err(error) = gateway.with_sealer(|sealer| sealer.reseal()) {
+        log::warn!("pasted keys stay sealed as they are: {error}");
+    }
     let outcome = listen(&gateway, files, &manager);
     gateway.store.close();
     drop(demo);

@@ -36,6 +36,8 @@ mod e2e {
     mod key_health;
     /// The keys of clients, and the key pools of providers.
     mod keys;
+    /// A gateway in a private network, and a client on another address of it.
+    mod lan;
     /// A client that goes away, at every moment of its request.
     mod leaving;
     /// Limits of callers, and what prompts are looked through for.
@@ -84,6 +86,8 @@ mod e2e {
     mod upstream_bounds;
     /// Token counts.
     mod usage;
+    /// Provider keys that are pasted, imported, exported, and how they are kept.
+    mod vault;
 }
 
 /// The mock upstream and the harness, tried against each other.

@@ -5,5 +5,6 @@ pub mod bounded;
 pub mod calendar;
 pub mod clock;
 pub mod histogram;
+pub mod redact;
 pub mod rng;
 pub mod text;

@@ -29,7 +29,8 @@ pub fn fingerprints(data: &Path) -> (Fingerprints, Option<Issue>) {
 
 /// The names for a look without traces: the box's secret if there is one, nothing written.
 pub fn fingerprints_if_any(data: &Path) -> Fingerprints {
-    Fingerprints::new(&existing(&data.join(SECRET_FILE)).unwrap_or_default())
+    existing(&data.join(SECRET_FILE))
+        .map_or_else(|_| Fingerprints::fleeting(), |secret| Fingerprints::new(&secret))
 }
 
 fn existing(path: &Path) -> io::Result<[u8; 32]> {
@@ -40,15 +41,13 @@ fn existing(path: &Path) -> io::Result<[u8; 32]> {
 }
 
 fn fallback(error: &io::Error) -> (Fingerprints, Option<Issue>) {
-    let mut secret = [0; 32];
-    fill_random(&mut secret);
     let issue = Issue {
         file: SECRET_FILE.into(),
         provider: None,
         level: IssueLevel::Warning,
         message: format!("cannot be used ({error}); counters of provider keys will not survive a restart"),
     };
-    (Fingerprints::new(&secret), Some(issue))
+    (Fingerprints::fleeting(), Some(issue))
 }
 
 /// Makes the data folder, open to its owner only.

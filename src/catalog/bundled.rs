@@ -49,7 +49,7 @@ pub static BUNDLED: &[Bundled] = bundled![
 pub static SCHEMA: &str = include_str!("../../providers/_schema.json");
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::cell::RefCell;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -219,11 +219,17 @@ mod tests {
             variables: &variables,
             settings: &settings,
             fingerprints: &fingerprints,
+            pasted: &crate::catalog::vault::Vault::default(),
             slots: &mut slots,
         };
         let (provider, issues) = spec::read(file.file, file.text, &mut context);
         let issues: String = issues.iter().map(|issue| format!("{}\n", issue.message)).collect();
         (provider.unwrap_or_else(|| panic!("{}: {issues}", file.file)), issues)
+    }
+
+    /// All of them, each with its keys.
+    pub fn catalog() -> crate::catalog::Catalog {
+        crate::catalog::Catalog { providers: BUNDLED.iter().map(|file| load(file).0).collect() }
     }
 
     #[test]
@@ -295,6 +301,7 @@ mod tests {
             variables: &BTreeMap::new(),
             settings: &settings,
             fingerprints: &fingerprints,
+            pasted: &crate::catalog::vault::Vault::default(),
             slots: &mut slots,
         };
         let file: Map<String, Value> = match json!({"id": "acme", "baseUrl": "https://x.example/v1", "auth": {"type": "none"}})

@@ -89,7 +89,13 @@ pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<String>, Strin
 /// Reads the text of a `.env` file: `NAME=value`, an optional `export`, quotes, comments on a line of their own or after
 /// a space. The second half tells which lines mean nothing, without their values.
 pub fn parse(text: &str) -> (Variables, Vec<String>) {
-    let mut variables = Variables::new();
+    let (pairs, faults) = pairs(text);
+    (pairs.into_iter().collect(), faults)
+}
+
+/// [`parse`] in the order of the text, with names that stand in it twice.
+pub fn pairs(text: &str) -> (Vec<(String, String)>, Vec<String>) {
+    let mut variables = Vec::new();
     let mut faults = Vec::new();
     for (i, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();
@@ -99,7 +105,7 @@ pub fn parse(text: &str) -> (Variables, Vec<String>) {
         let body = line.strip_prefix("export ").map_or(line, str::trim_start);
         match body.split_once('=').map(|(name, value)| (name.trim_end(), value.trim_start())) {
             Some((name, value)) if is_variable_name(name) => match unquote(value) {
-                Some(value) => drop(variables.insert(name.into(), value)),
+                Some(value) => variables.push((name.into(), value)),
                 None => faults.push(format!("line {}: {name} has a quote that does not end", i + 1)),
             },
             _ => faults.push(format!("line {}: is not NAME=value and was skipped", i + 1)),

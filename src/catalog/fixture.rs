@@ -9,6 +9,7 @@ use super::provider::Provider;
 use super::settings::Settings;
 use super::slots::Slots;
 use super::spec::{self, Context};
+use super::vault::Vault;
 
 /// A provider from its file; what is missing of address and auth is filled in, with a key that is set.
 pub fn provider(mut file: Value, slots: &mut Slots) -> Provider {
@@ -23,8 +24,13 @@ pub fn provider(mut file: Value, slots: &mut Slots) -> Provider {
     let variables = BTreeMap::from([("TEST_KEY".to_owned(), "test-key-1".to_owned())]);
     let settings = Settings::default();
     let fingerprints = Fingerprints::new(&[7; 32]);
-    let mut context =
-        Context { variables: &variables, settings: &settings, fingerprints: &fingerprints, slots };
+    let mut context = Context {
+        variables: &variables,
+        settings: &settings,
+        fingerprints: &fingerprints,
+        pasted: &Vault::default(),
+        slots,
+    };
     let (provider, issues) = spec::read("test.json", &file.to_string(), &mut context);
     provider.unwrap_or_else(|| panic!("{issues:?}"))
 }

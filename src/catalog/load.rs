@@ -16,8 +16,10 @@ use super::provider::Provider;
 use super::settings::Settings;
 use super::slots::Slots;
 use super::spec::{self, Context};
+use super::vault::{self, Sealer, Vault};
 use super::{Catalog, Issue, IssueLevel, boxfile, clients, config};
-use crate::base::text::{Redactor, Secret};
+use crate::base::redact::Redactor;
+use crate::base::text::Secret;
 
 /// Everything configured, immutable. One request uses one snapshot from start to end.
 #[derive(Debug)]
@@ -29,6 +31,10 @@ pub struct Snapshot {
     /// Resolves model strings; made for this very catalog.
     pub names: Names,
     pub redactor: Redactor,
+    /// Provider keys that were pasted; they stand in the pools of their providers already.
+    pub pasted: Vault,
+    /// Under which pasted keys are sealed.
+    pub passphrase: Option<Secret>,
     /// What the owner changed beside the files; counted in already.
     pub overrides: Overrides,
     /// The names of the configuration alone, for what is to be overridden next.
@@ -79,9 +85,17 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
     if let Some(previous) = inputs.previous {
         keep_what_listens(&mut settings, &previous.settings, &inputs.paths.config, &mut issues);
     }
+    let passphrase = vault::passphrase(&variables);
+    let mut pasted = sealer(inputs, passphrase).read();
+    issues.append(&mut pasted.issues);
     let mut sources = Sources::new();
-    let mut context =
-        Context { variables: &variables, settings: &settings, fingerprints: inputs.fingerprints, slots };
+    let mut context = Context {
+        variables: &variables,
+        settings: &settings,
+        fingerprints: inputs.fingerprints,
+        pasted: &pasted,
+        slots,
+    };
     let mut providers = read_providers(inputs, &mut context, &mut sources, &mut issues);
     for provider in &mut providers {
         if let Some(list) = inputs.discovered.lists.get(&*provider.id).filter(|_| settings.discovery.enabled)
@@ -94,13 +108,21 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
     issues.extend(overrides.apply(&mut providers, &mut settings));
     let keys = providers.iter().flat_map(|provider| &provider.keys).map(|key| key.secret.clone());
     let woven = woven_secrets(&providers, &variables);
-    let redactor = Redactor::new(keys.chain(secrets.iter().cloned()).chain(woven));
+    // Those of providers that are not there, too.
+    let sealed = pasted.keys.iter().map(|key| key.secret.clone()).chain(passphrase.map(Secret::new));
+    let redactor = Redactor::new(keys.chain(secrets.iter().cloned()).chain(woven).chain(sealed));
+    for issue in &mut issues {
+        // Messages quote what is wrong.
+        issue.message = redactor.redact(&issue.message).into_owned();
+    }
     let catalog = Catalog { providers };
     Ok(Snapshot {
         names: Names::regrouped(&catalog, &overrides.regroup),
         catalog,
         settings,
         redactor,
+        passphrase: passphrase.map(Secret::new),
+        pasted,
         overrides,
         configured_names,
         issues,
@@ -110,6 +132,11 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         secrets,
         origins,
     })
+}
+
+/// What opens pasted keys.
+fn sealer<'a>(inputs: &'a Inputs<'_>, passphrase: Option<&'a str>) -> Sealer<'a> {
+    Sealer { data: &inputs.paths.data, fingerprints: inputs.fingerprints, passphrase }
 }
 
 /// The overrides of the data folder; the last good ones where they refuse.

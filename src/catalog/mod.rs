@@ -1,7 +1,7 @@
 //! What there is: providers, models, keys, names and settings, loaded from files and variables into one immutable
 //! snapshot that is swapped whole.
 //!
-//! `load` makes the snapshot and is, with `env`, `clients` and `boxfile`, the only part that reads files. `spec` turns a
+//! `load` makes the snapshot and is, with `env`, `clients`, `vault` and `boxfile`, the only part that reads files. `spec` turns a
 //! provider file into a [`provider::Provider`]; `config` turns the configuration into [`settings::Settings`] by the
 //! `table`; `names` says what a model string means.
 pub mod provider;
@@ -34,6 +34,11 @@ pub mod table;
 pub mod listing;
 pub mod names;
 pub mod unified;
+
+pub mod key_export;
+pub mod key_import;
+pub mod key_names;
+pub mod vault;
 
 #[cfg(test)]
 pub mod fixture;

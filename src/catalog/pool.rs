@@ -9,8 +9,12 @@ use ring::hmac;
 use super::check::is_visible;
 use super::provider::Key;
 use super::slots::Slots;
+use super::vault::Vault;
+use crate::base::rng::fill_random;
 use crate::base::text::{Secret, hex};
 
+/// The source of a key that was pasted or imported; no variable can be called so.
+pub const PASTED: &str = "vault";
 /// Most keys of one provider.
 const POOL_MAX: usize = 64;
 /// Bytes of a fingerprint that are kept: 64 bits tell a few dozen keys apart for ever.
@@ -18,17 +22,40 @@ const FINGERPRINT_BYTES: usize = 8;
 
 /// Names keys by a hash that only this box can make, so that an id says nothing about its key and stays the same when
 /// keys are added, removed or reordered.
-pub struct Fingerprints(hmac::Key);
+pub struct Fingerprints {
+    key: hmac::Key,
+    lasting: bool,
+}
+
+/// What the key that seals pasted keys is derived under. No provider's id can begin like this.
+const SEALING: &[u8] = b"\x01freeway: pasted keys";
 
 impl Fingerprints {
     /// Names keys by the secret of this box.
     pub fn new(box_key: &[u8; 32]) -> Fingerprints {
-        Fingerprints(hmac::Key::new(hmac::HMAC_SHA256, box_key))
+        Fingerprints { key: hmac::Key::new(hmac::HMAC_SHA256, box_key), lasting: true }
+    }
+
+    /// Names keys for this process only, because the box has no secret that could be used.
+    pub fn fleeting() -> Fingerprints {
+        let mut secret = [0; 32];
+        fill_random(&mut secret);
+        Fingerprints { lasting: false, ..Fingerprints::new(&secret) }
+    }
+
+    /// Whether the next process names keys the same.
+    pub fn are_lasting(&self) -> bool {
+        self.lasting
+    }
+
+    /// The key under which this box seals what is pasted.
+    pub fn sealing_key(&self) -> [u8; 32] {
+        hmac::sign(&self.key, SEALING).as_ref().try_into().expect("HMAC-SHA-256 has 32 bytes")
     }
 
     /// The fingerprint of a key of one provider.
     pub fn of(&self, provider: &str, secret: &str) -> String {
-        let mut context = hmac::Context::with_key(&self.0);
+        let mut context = hmac::Context::with_key(&self.key);
         context.update(provider.as_bytes());
         context.update(&[0]);
         context.update(secret.as_bytes());
@@ -52,6 +79,8 @@ pub struct PoolSpec<'a> {
     pub accounts: &'a [(String, Vec<String>)],
     /// Whether keys that stand in no group share one account.
     pub one_account: bool,
+    /// Everything that was pasted, of other providers too.
+    pub pasted: &'a Vault,
 }
 
 /// The keys that are set, in order, and what is wrong with those that cannot be used (never the key itself).
@@ -63,7 +92,8 @@ pub fn keys(
 ) -> (Vec<Key>, Vec<String>) {
     let mut keys: Vec<Key> = Vec::new();
     let mut faults = Vec::new();
-    for (source, secret) in secrets(spec.env_keys, variables) {
+    let pasted = spec.pasted.of(spec.provider).map(|key| (PASTED, key.secret.expose()));
+    for (source, secret) in secrets(spec.env_keys, variables).into_iter().chain(pasted) {
         if !is_visible(secret) {
             faults.push(format!(
                 "{source}: the key holds a space or a character that no header can carry; copy it again"
@@ -154,8 +184,13 @@ mod tests {
             })
             .collect();
         let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        let spec =
-            PoolSpec { provider: "acme", env_keys: &env_keys, accounts: &accounts, one_account: false };
+        let spec = PoolSpec {
+            provider: "acme",
+            env_keys: &env_keys,
+            accounts: &accounts,
+            one_account: false,
+            pasted: &Vault::default(),
+        };
         keys(&spec, &variables, &Fingerprints::new(&[7; 32]), &mut Slots::default())
     }
 

@@ -12,6 +12,7 @@ use super::pool::{self, Fingerprints, PoolSpec};
 use super::provider::*;
 use super::settings::Settings;
 use super::slots::Slots;
+use super::vault::Vault;
 use super::{Issue, IssueLevel, address, discovery, json, spec_model};
 use crate::base::text::truncate;
 
@@ -20,6 +21,7 @@ pub struct Context<'a> {
     pub variables: &'a BTreeMap<String, String>,
     pub settings: &'a Settings,
     pub fingerprints: &'a Fingerprints,
+    pub pasted: &'a Vault,
     pub slots: &'a mut Slots,
 }
 
@@ -301,6 +303,7 @@ fn read_credentials(
         env_keys: &env_keys,
         accounts: &accounts,
         one_account: scope == LimitsScope::Account,
+        pasted: context.pasted,
     };
     let (mut keys, faults) = pool::keys(&spec, context.variables, context.fingerprints, context.slots);
     for fault in faults {
@@ -550,6 +553,7 @@ mod tests {
             variables: &variables,
             settings: &settings,
             fingerprints: &fingerprints,
+            pasted: &Vault::default(),
             slots: &mut slots,
         };
         let text = file.as_str().map_or_else(|| file.to_string(), str::to_owned);

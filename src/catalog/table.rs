@@ -361,6 +361,11 @@ pub static PATH_VARIABLES: &[(&str, &str, &str)] = &[
     ("FREEWAY_DATA", "./data", "Folder for counters, history and fetched model lists"),
     ("FREEWAY_CONFIG", "./freeway.config.json", "Configuration file"),
     ("FREEWAY_WWW", "", "Folder whose files replace those of the page, name by name"),
+    (
+        "FREEWAY_SECRET",
+        "",
+        "Passphrase under which pasted provider keys are sealed; without it the box's own secret is used",
+    ),
     ("FREEWAY_CA_FILE", "", "Further certificate authorities, as a PEM file"),
 ];
 

@@ -1,6 +1,6 @@
 //! `freeway init`: a first client key, a `.env` to fill in, and what to type into an app.
 use std::ffi::OsString;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 
 use lexopt::prelude::*;
@@ -14,6 +14,7 @@ use crate::catalog::client_key::ClientRules;
 use crate::catalog::env::Paths;
 use crate::catalog::settings::{Settings, is_loopback};
 use crate::catalog::{boxfile, clients, example};
+use crate::http::host::MachineNames;
 
 /// What `freeway init --help` says.
 pub const HELP: &str = "\
@@ -65,6 +66,8 @@ struct Done {
     key: Option<String>,
     admin_key: Option<String>,
     base_url: String,
+    /// The same by the machine's name, for networks that find machines by name.
+    name_url: Option<String>,
     /// Whether only this machine can call.
     loopback: bool,
     wrote: Vec<String>,
@@ -97,8 +100,19 @@ fn set_up(paths: &Paths, settings: &Settings, lan: bool) -> Result<Done, String>
     };
     let loopback = !opens && is_loopback(&settings.host);
     let host = if loopback { "127.0.0.1".into() } else { own_address() };
-    let base_url = format!("http://{host}:{}/v1", settings.port);
-    Ok(Done { key, admin_key, base_url, loopback, wrote, env_file: paths.env_file.display().to_string() })
+    let url = |host: &str| format!("http://{host}:{}/v1", settings.port);
+    let names = MachineNames::of_this_machine();
+    let name_url = names.in_network().filter(|_| !loopback).map(url);
+    let base_url = url(&host);
+    Ok(Done {
+        key,
+        admin_key,
+        base_url,
+        name_url,
+        loopback,
+        wrote,
+        env_file: paths.env_file.display().to_string(),
+    })
 }
 
 /// Makes `.env` if there is none, and adds lines to it. Returns whether anything was written.
@@ -124,14 +138,31 @@ fn write_env(path: &Path, lines: &str) -> Result<bool, String> {
     Ok(true)
 }
 
-/// This machine's address in its network. Connecting a datagram socket sends nothing; it only asks the routing table.
+/// This machine's address in its network.
 fn own_address() -> String {
+    // Connecting a datagram socket sends nothing; it only asks the routing table.
     let socket =
         UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.connect("192.0.2.1:9").map(|()| socket));
-    match socket.and_then(|socket| socket.local_addr()) {
-        Ok(address) => address.ip().to_string(),
-        Err(_) => "<address of this machine>".into(),
+    let routed = socket.and_then(|socket| socket.local_addr()).map(|address| address.ip().to_string());
+    // A network without a way out has no route there, but has addresses all the same.
+    let listed =
+        || std::fs::read_to_string("/proc/net/fib_trie").ok().and_then(|table| local_address(&table));
+    routed.ok().or_else(listed).unwrap_or_else(|| "<address of this machine>".into())
+}
+
+/// The first address of this machine in the kernel's table of routes that is not loopback.
+fn local_address(table: &str) -> Option<String> {
+    let mut last: Option<Ipv4Addr> = None;
+    for line in table.lines().map(str::trim) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            last = address.parse().ok();
+        } else if line == "/32 host LOCAL" {
+            if let Some(address) = last.filter(|address| !address.is_loopback()) {
+                return Some(address.to_string());
+            }
+        }
     }
+    None
 }
 
 fn tell(done: &Done, json: bool, world: &mut World<'_>) {
@@ -139,6 +170,7 @@ fn tell(done: &Done, json: bool, world: &mut World<'_>) {
         world.say_json(&json!({
             "ok": true,
             "baseUrl": done.base_url,
+            "nameUrl": done.name_url,
             "key": done.key,
             "adminKey": done.admin_key,
             "model": "auto",
@@ -152,6 +184,9 @@ fn tell(done: &Done, json: bool, world: &mut World<'_>) {
     let gap = if done.wrote.is_empty() { "" } else { "\n" };
     world.say(format!("{gap}Type this into your app (it must speak to an OpenAI-compatible server):\n"));
     world.say(format!("  base URL  {}", done.base_url));
+    if let Some(url) = &done.name_url {
+        world.say(format!("        or  {url}   (where your network finds machines by name)"));
+    }
     match &done.key {
         Some(key) => world.say(format!("  API key   {key}   (shown this once)")),
         None => world.say("  API key   one of those you have already"),
@@ -209,6 +244,10 @@ mod tests {
         let site = Site::empty();
         site.write(".env", "GROQ_API_KEY=test-key-1");
         let found = site.run(&["init", "--lan", "--json"]).json();
+        assert!(
+            found["nameUrl"].is_null()
+                || found["nameUrl"].as_str().is_some_and(|url| url.contains(".local:"))
+        );
         let admin = found["adminKey"].as_str().expect("an admin key").to_owned();
         let text = site.read(".env");
         assert!(
@@ -220,6 +259,13 @@ mod tests {
         let again = site.run(&["init", "--lan", "--json"]).json();
         assert!(again["adminKey"].is_null() && again["key"].is_null());
         assert_eq!(site.read(".env"), text);
+    }
+
+    #[test]
+    fn addresses_are_found_without_a_way_out() {
+        let table = "Main:\n  +-- 0.0.0.0/1 2 0 2\n     |-- 10.77.0.0\n        /24 link UNICAST\nLocal:\n     +-- 10.77.0.0/24 2 0 2\n        |-- 127.0.0.1\n           /32 host LOCAL\n        |-- 10.77.0.1\n           /32 host LOCAL\n        |-- 10.77.0.255\n           /32 link BROADCAST\n";
+        assert_eq!(super::local_address(table).as_deref(), Some("10.77.0.1"));
+        assert_eq!(super::local_address(""), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod clients;
 pub mod config;
 pub mod health;
 pub mod init;
+pub mod keys;
 pub mod provider;
 pub mod systemd;
 pub mod verify;
@@ -93,6 +94,7 @@ usage: freeway COMMAND [ARGUMENTS]
   serve      serve OpenAI clients; with --demo without any key
   init       make a first client key and say what to type into an app
   clients    make, list and revoke the keys that apps present
+  keys       import, export and list the keys of providers
   config     check the settings, the provider files and the variables
   provider   list, add, verify and refresh providers
   health     ask the running gateway whether it is alive
@@ -130,7 +132,8 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
             USAGE
         }
         other => run(other, args, world).unwrap_or_else(|| {
-            let known = ["serve", "init", "clients", "config", "provider", "health", "systemd", "version"];
+            let known =
+                ["serve", "init", "clients", "keys", "config", "provider", "health", "systemd", "version"];
             let hint =
                 closest(other, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
             if wants_json(args) {
@@ -184,6 +187,7 @@ pub fn run(command: &str, args: &[OsString], world: &mut World<'_>) -> Option<u8
         "init" => (init::HELP, init::run(args, world)),
         "clients" | "client" => (clients::HELP, clients::run(args, world)),
         "config" => (config::HELP, config::run(args, world)),
+        "keys" | "key" => (keys::HELP, keys::run(args, world)),
         "provider" | "providers" => (provider::HELP, provider::run(args, world)),
         "health" => (health::HELP, health::run(args, world)),
         "systemd" => (systemd::HELP, systemd::run(args, world)),

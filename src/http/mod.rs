@@ -23,6 +23,7 @@ pub mod signin;
 pub mod throttle;
 
 pub mod clients;
+pub mod keys;
 pub mod session;
 pub mod sessions;
 

@@ -14,8 +14,8 @@ use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
 use super::{
-    alerts, analytics, benches, browser, cache, clients, events, metrics, models, overrides, page, probes,
-    providers, session, sessions, settings, v1, views,
+    alerts, analytics, benches, browser, cache, clients, events, keys, metrics, models, overrides, page,
+    probes, providers, session, sessions, settings, v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
@@ -109,6 +109,10 @@ const ROUTES: &[Route] = &[
         .delete(overrides::remove_entry),
     owner("/api/models").get(models::list),
     owner("/api/catalog").get(models::names),
+    owner("/api/providers/*/key").post(keys::paste).delete(keys::forget),
+    owner("/api/keys").get(keys::list),
+    owner("/api/keys/import").post(keys::import),
+    owner("/api/keys/export").get(keys::export),
     owner("/api/clients").get(clients::list).post(clients::create),
     owner("/api/clients/*").delete(clients::revoke),
     owner("/api/stats").get(views::stats),

@@ -13,6 +13,7 @@ use super::findings::FoundLog;
 use super::record::TurnLog;
 use super::sessions::Sessions;
 use crate::base::clock;
+use crate::base::text::Secret;
 use crate::catalog::Issue;
 use crate::catalog::discovery::{Discovered, DiscoveredList};
 use crate::catalog::env::{self, Paths, Variables};
@@ -20,6 +21,7 @@ use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::overrides::{self, Overrides};
 use crate::catalog::pool::Fingerprints;
 use crate::catalog::slots::Slots;
+use crate::catalog::vault::Sealer;
 use crate::guard::limiter::Limiter;
 use crate::route::live::Live;
 use crate::store::Store;
@@ -225,6 +227,13 @@ impl Gateway {
     /// Whether the process itself has a variable of this name, and not only its `.env` file.
     pub fn has_variable(&self, name: &str) -> bool {
         self.process.get(name).is_some_and(|value| !value.trim().is_empty())
+    }
+
+    /// Runs `act` with what seals and opens pasted keys; [`Gateway::reload`] makes a change count.
+    pub fn with_sealer<T>(&self, act: impl FnOnce(&Sealer<'_>) -> T) -> T {
+        let snapshot = self.snapshot();
+        let passphrase = snapshot.passphrase.as_ref().map(Secret::expose);
+        act(&Sealer { data: &self.data, fingerprints: &self.fingerprints, passphrase })
     }
 
     /// Model lists fetched so far.

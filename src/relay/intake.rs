@@ -126,7 +126,7 @@ fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared {
     } else {
         (models.join(", ").into(), names.resolve_list(catalog, settings, models, ask.kind))
     };
-    let route = resolution.route.as_str().into();
+    let (requested, route) = kept(&snapshot, requested, &resolution);
     let sticks = session.as_ref().map(Session::sticks).or(request.sticks);
     Prepared {
         request,
@@ -140,6 +140,16 @@ fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared {
         sticks: sticks.filter(|_| ask.kind == Kind::Chat),
         refusal,
         key: None,
+    }
+}
+
+/// The model string and the route as they are told and kept. What means nothing may be a key that was pasted into the
+/// wrong field.
+fn kept(snapshot: &Snapshot, requested: Arc<str>, resolution: &Resolution) -> (Arc<str>, Arc<str>) {
+    let redactor = &snapshot.redactor;
+    match terminal::is_unmatched(resolution) {
+        true => (redactor.redact(&requested).into(), redactor.redact(&resolution.route).into()),
+        false => (requested, resolution.route.as_str().into()),
     }
 }
 

@@ -11,7 +11,7 @@ use super::story::With;
 use super::tally::{Tallies, Tally};
 use super::turn::{Operation, Turn};
 use crate::base::clock;
-use crate::base::text::Redactor;
+use crate::base::redact::Redactor;
 use crate::catalog::load::Snapshot;
 use crate::catalog::provider::{Billing, Model, PaidEquivalent, Provider};
 use crate::route::failover::{Failover, Hop};

@@ -21,7 +21,7 @@ use super::outlet::Outlet;
 use super::record;
 use super::turn::{Controls, Last, Operation, Request, Turn};
 use crate::base::clock;
-use crate::base::text::Redactor;
+use crate::base::redact::Redactor;
 use crate::cache::exact::{Facts, Who};
 use crate::cache::key::Key;
 use crate::catalog::ModelIx;
@@ -483,22 +483,29 @@ fn broken_off(hop: Option<&Hop>) -> ApiError {
     ApiError::new(502, "all_attempts_failed", format!("the answer broke off: {what}"))
 }
 
-/// Nothing that leaves the process holds a provider's key.
+/// Nothing that leaves the process holds a provider's key, and no client is told of inner hosts.
 fn redacted(error: &ApiError, redactor: &Redactor) -> ApiError {
     let mut error = error.clone();
-    error.message = redactor.redact(&error.message).into_owned();
+    let clean = |text: &str| redactor.redact_for_client(text).into_owned();
+    error.message = clean(&error.message);
     // Upstreams name the code and the field, so these may hold anything too.
-    error.code = redactor.redact(&error.code).into_owned();
-    error.param = error.param.map(|param| redactor.redact(&param).into_owned());
+    error.code = clean(&error.code);
+    error.param = error.param.map(|param| clean(&param));
     error.freeway.values_mut().for_each(|value| redact_value(redactor, value));
     error
 }
 
 fn redact_value(redactor: &Redactor, value: &mut Value) {
     match value {
-        Value::String(text) => *text = redactor.redact(text).into_owned(),
+        Value::String(text) => *text = redactor.redact_for_client(text).into_owned(),
         Value::Array(list) => list.iter_mut().for_each(|value| redact_value(redactor, value)),
-        Value::Object(members) => members.values_mut().for_each(|value| redact_value(redactor, value)),
-        _ => {}
+        Value::Object(members) => {
+            // Names of members come from upstreams as well.
+            for (name, mut value) in std::mem::take(members) {
+                redact_value(redactor, &mut value);
+                members.insert(redactor.redact_for_client(&name).into_owned(), value);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }

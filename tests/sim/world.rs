@@ -130,6 +130,7 @@ impl World {
         let mut context = Context {
             variables: &variables,
             settings: &Settings::default(),
+            pasted: &freeway::catalog::vault::Vault::default(),
             fingerprints: &Fingerprints::new(&[7; 32]),
             slots: &mut self.slots,
         };
