@@ -23,19 +23,19 @@
 //!
 //! | layer | module | files | what it is |
 //! |---|---|---|---|
-//! | words | `base` | `base64` `bounded` `calendar` `clock` `histogram` `rng` `text` | time and dates, randomness, text, bounded containers, histograms |
+//! | words | `base` | `base64` `bounded` `calendar` `clock` `histogram` `redact` `rng` `text` | time and dates, randomness, text, bounded containers, histograms |
 //! | | `wire` | `answer` `body` `calls` `chat` `choice` `chunk` `completion` `embeddings` `error` `exchange` `extent` `fold` `head` `json` `messages` `patch` `preview` `sse` `tally` `upstream_error` `usage` `vector` `whole_calls` | the shapes that cross the network: bodies, event streams, answers, errors |
-//! | things | `catalog` | `address` `boxfile` `bundled` `check` `client_key` `clients` `config` `discovery` `env` `example` `fields` `json` `listing` `load` `names` `overrides` `pool` `provider` `settings` `slots` `spec` `spec_model` `table` `unified` | providers, models, keys, names and settings, read into one snapshot |
+//! | things | `catalog` | `address` `boxfile` `bundled` `check` `client_key` `clients` `config` `discovery` `env` `example` `fields` `json` `key_export` `key_import` `key_names` `listing` `load` `names` `overrides` `pool` `provider` `settings` `slots` `spec` `spec_model` `table` `unified` `vault` | providers, models, keys, names and settings, read into one snapshot |
 //! | judgement | `cache` | `exact` `key` `lexicon` `likeness` `question` `replay` `rule` `semantic` `slab` `text` | which answers are kept, found and given again |
 //! | | `guard` | `limiter` `rules` `scan` | what a request may hold, and how much its caller may have |
-//! | | `context` | `budget` `conversation` `noise` `pairs` `ratios` `refit` `summaries` `summary` `thread` `tokens` | how large a request is, and what a conversation becomes by it |
+//! | | `context` | `budget` `conversation` `handoff` `noise` `pairs` `ratios` `refit` `summaries` `summary` `thread` `tokens` | how large a request is, and what a conversation becomes by it |
 //! | | `quota` | `bench` `forecast` `ledger` `meter` `saved` `wall` `window` `zone` | who used what of which limit, and who sits on the bench |
-//! | | `route` | `failover` `fit` `health` `lessons` `live` `network` `outcome` `plan` `scoreboard` `speed` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
+//! | | `route` | `failover` `fit` `health` `lessons` `live` `network` `outcome` `plan` `scoreboard` `speed` `sticky` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
 //! | hands | `upstream` | `adapt` `client` `cut` `dial` `examine` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
 //! | | `store` | `analytics` `db` `figures` `folder` `journal` `names` `page` `reader` `rollup` `row` `schema` `sessions` `shelf` `span` `state` `writer` | what outlives the process, written by one thread |
 //! | story | `relay` | `admitted` `alike` `answers` `attempt` `books` `cached` `feed` `findings` `fitting` `flight` `gateway` `hydrate` `intake` `notes` `outlet` `record` `route_info` `sessions` `story` `stream` `tally` `turn` | one turn, from an admitted request to a recorded answer |
-//! | doors | `http` | `alerts` `analytics` `answer` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `head` `host` `limits` `line` `look` `metrics` `models` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `settings` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
-//! | | `cli` | `clients` `config` `health` `init` `provider` `systemd` `verify` | the commands of the terminal |
+//! | doors | `http` | `alerts` `analytics` `answer` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `head` `host` `keys` `limits` `line` `look` `metrics` `models` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `sessions` `settings` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
+//! | | `cli` | `clients` `config` `health` `init` `keys` `provider` `systemd` `verify` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |
 //! | | `service` | | what a service manager is told, and its watchdog |

@@ -14,8 +14,8 @@ use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
 use super::{
-    alerts, analytics, benches, browser, cache, clients, events, keys, metrics, models, overrides, page, probes,
-    providers, session, sessions, settings, v1, views,
+    alerts, analytics, benches, browser, cache, clients, events, keys, metrics, models, overrides, page,
+    probes, providers, session, sessions, settings, v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;

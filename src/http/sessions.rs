@@ -61,9 +61,7 @@ fn config(snapshot: &Snapshot) -> Value {
 
 /// How many tokens each model counts for one of ours.
 fn ratios(gateway: &Gateway) -> Vec<Value> {
-    let ratio = |(model, ratio): (String, Ratio)| {
-        json!({"model": model, "factor": ratio.factor, "samples": ratio.samples, "updatedAt": ratio.updated_ms})
-    };
+    let ratio = |(model, ratio): (String, Ratio)| json!({"model": model, "factor": ratio.factor, "samples": ratio.samples, "updatedAt": ratio.updated_ms});
     gateway.ratios().into_iter().map(ratio).collect()
 }
 

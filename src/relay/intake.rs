@@ -160,13 +160,7 @@ pub(super) fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared 
     } else {
         (models.join(", ").into(), names.resolve_list(catalog, settings, models, ask.kind))
     };
-    let mut route: Arc<str> = resolution.route.as_str().into();
-    let mut requested: Arc<str> = requested;
-    if terminal::is_unmatched(&resolution) {
-        // What means nothing may be a key that was pasted into the wrong field, and both are kept in the log.
-        requested = snapshot.redactor.redact(&requested).into();
-        route = snapshot.redactor.redact(&route).into();
-    }
+    let (requested, route) = kept(&snapshot, requested, &resolution);
     let sticks = session.as_ref().map(Session::sticks).or(request.sticks);
     Prepared {
         request,
@@ -181,6 +175,16 @@ pub(super) fn prepare(gateway: &Arc<Gateway>, mut request: Request) -> Prepared 
         refusal,
         key: None,
         meaning: None,
+    }
+}
+
+/// The model string and the route as they are told and kept. What means nothing may be a key that was pasted into the
+/// wrong field.
+fn kept(snapshot: &Snapshot, requested: Arc<str>, resolution: &Resolution) -> (Arc<str>, Arc<str>) {
+    let redactor = &snapshot.redactor;
+    match terminal::is_unmatched(resolution) {
+        true => (redactor.redact(&requested).into(), redactor.redact(&resolution.route).into()),
+        false => (requested, resolution.route.as_str().into()),
     }
 }
 

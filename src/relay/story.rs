@@ -59,17 +59,7 @@ pub fn tell(
     own: &Arc<Cut>,
 ) {
     let Prepared {
-        request,
-        snapshot,
-        ask,
-        resolution,
-        requested,
-        route,
-        session,
-        key,
-        sticks,
-        meaning,
-        ..
+        request, snapshot, ask, resolution, requested, route, session, key, sticks, meaning, ..
     } = prepared;
     let Request { id, client, principal, body, operation, controls, arrived, admitted, .. } = request;
     let turn = Turn::new(operation, arrived, outlet, Arc::clone(&route), &snapshot.settings.stream);
