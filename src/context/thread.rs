@@ -676,12 +676,12 @@ mod tests {
             let mut all: Vec<String> = Vec::new();
             for turn in 0..12 {
                 let words = ["continue", "yes", "漢字 😀", "x", "\\u00e9\\n"];
-                let mut new = vec![user(words[rng.below(5) as usize])];
+                let mut new = vec![user(words[rng.below(5)])];
                 if rng.below(4) == 0 {
                     new.insert(0, SYSTEM.into());
                 }
                 let calls = rng.below(3) == 0;
-                let answer = if calls { CALLS.to_owned() } else { said(words[rng.below(5) as usize]) };
+                let answer = if calls { CALLS.to_owned() } else { said(words[rng.below(5)]) };
                 let known_system = all.contains(&SYSTEM.to_owned());
                 let said_now = new.iter().filter(|message| !(known_system && *message == SYSTEM)).cloned();
                 let expected: Vec<String> = all.iter().cloned().chain(said_now).collect();

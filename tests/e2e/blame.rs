@@ -650,12 +650,12 @@ fn row_400_a_parameter_that_may_go_is_dropped_once_and_remembered() {
     {
         let world = Internet::two([step, Step::ok()]);
         let ask =
-            || world.gateway.chat_with("auto", json!({"logit_bias": {}, "seed": 7})).ok().served_by("alpha");
+            || world.gateway.chat_with("auto", json!({"logit_bias": {}, "top_k": 7})).ok().served_by("alpha");
         ask().after_attempts(2);
         ask().after_attempts(1);
         let sent: Vec<_> = chats(&world.net)
             .iter()
-            .map(|call| (call.json().get("logit_bias").is_some(), call.json()["seed"].clone()))
+            .map(|call| (call.json().get("logit_bias").is_some(), call.json()["top_k"].clone()))
             .collect();
         assert_eq!(sent, [(true, json!(7)), (false, json!(7)), (false, json!(7))]);
         world.expect_benches(&[]);
