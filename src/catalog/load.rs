@@ -13,7 +13,7 @@ use super::names::Names;
 use super::overrides::{self, Overrides};
 use super::pool::Fingerprints;
 use super::provider::Provider;
-use super::settings::Settings;
+use super::settings::{AdminKey, Settings};
 use super::slots::Slots;
 use super::spec::{self, Context};
 use super::vault::{self, Sealer, Vault};
@@ -48,6 +48,19 @@ pub struct Snapshot {
     sources: Sources,
     /// Credentials of the configuration, kept for the case that its next version is bad.
     secrets: Vec<Secret>,
+}
+
+impl Snapshot {
+    /// The keys of clients and of the owner, as far as they are known in plain.
+    pub fn credentials(&self) -> &[Secret] {
+        &self.secrets
+    }
+
+    /// The owner's key, for who has to present it.
+    pub fn admin_key(&self) -> Option<&Secret> {
+        let known = self.settings.admin_key?;
+        self.secrets.iter().find(|secret| AdminKey::new(secret.expose()) == known)
+    }
 }
 
 /// What a load needs.
