@@ -24,6 +24,7 @@ pub mod provider;
 pub mod running;
 pub mod systemd;
 pub mod verify;
+pub mod verify_apply;
 
 /// Exit statuses: it is done, it could not be done, it was not understood.
 pub const DONE: u8 = 0;
