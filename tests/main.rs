@@ -28,6 +28,8 @@ mod e2e {
     mod clients;
     /// `make install`, the systemd unit, the container files.
     mod deploy;
+    /// What is amiss, whom a request would ask, what a provider file lacks.
+    mod doctor;
     /// Vectors.
     mod embeddings;
     /// What clients are told when nothing else can be done.

@@ -24,8 +24,11 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The message of an error.
+    /// What an error says, and for who lacks the right, what to do.
     pub fn error(&self) -> String {
+        if matches!(self.status, 401 | 403) {
+            return "it wants its admin key; set FREEWAY_ADMIN_KEY here as it is set there".into();
+        }
         let message = self.body["error"]["message"].as_str();
         message.map_or_else(|| format!("answered {}", self.status), str::to_owned)
     }
