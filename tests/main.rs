@@ -54,6 +54,8 @@ mod e2e {
     mod models;
     /// Calls on their way to an upstream: connections, addresses, proxies.
     mod network;
+    /// Odd providers, each added by one file.
+    mod odd_providers;
     /// Who comes first, by each strategy.
     mod orderings;
     /// What the owner changes beside the files.
