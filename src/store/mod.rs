@@ -10,6 +10,7 @@ pub mod analytics;
 mod db;
 pub mod figures;
 mod folder;
+pub mod glance;
 #[cfg(test)]
 mod history_tests;
 mod journal;
