@@ -12,12 +12,14 @@ use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::slots::Slots;
 use crate::catalog::{Issue, boxfile};
 
+pub mod backup;
 pub mod clients;
 pub mod config;
 pub mod health;
 pub mod init;
 pub mod keys;
 pub mod provider;
+pub mod restore;
 pub mod systemd;
 pub mod verify;
 
@@ -97,6 +99,8 @@ usage: freeway COMMAND [ARGUMENTS]
   keys       import, export and list the keys of providers
   config     check the settings, the provider files and the variables
   provider   list, add, verify and refresh providers
+  backup     back up what cannot be rebuilt, sealed, to a folder or a server
+  restore    put a backup back
   health     ask the running gateway whether it is alive
   systemd    print a unit that runs it as a service
   version    say which version this is
@@ -132,8 +136,10 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
             USAGE
         }
         other => run(other, args, world).unwrap_or_else(|| {
-            let known =
-                ["serve", "init", "clients", "keys", "config", "provider", "health", "systemd", "version"];
+            let known = [
+                "serve", "init", "clients", "keys", "config", "provider", "backup", "restore", "health",
+                "systemd", "version",
+            ];
             let hint =
                 closest(other, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
             if wants_json(args) {
@@ -189,6 +195,8 @@ pub fn run(command: &str, args: &[OsString], world: &mut World<'_>) -> Option<u8
         "config" => (config::HELP, config::run(args, world)),
         "keys" | "key" => (keys::HELP, keys::run(args, world)),
         "provider" | "providers" => (provider::HELP, provider::run(args, world)),
+        "backup" => (backup::HELP, backup::run(args, world)),
+        "restore" => (restore::HELP, restore::run(args, world)),
         "health" => (health::HELP, health::run(args, world)),
         "systemd" => (systemd::HELP, systemd::run(args, world)),
         _ => return None,

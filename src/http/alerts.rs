@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
+use super::backups;
 use super::conn::Admission;
 use super::look::{Bar, Look};
 use super::probes::KeyReport;
@@ -97,7 +98,9 @@ pub fn list(visit: Visit<'_>) -> Admission {
         let provider_id = Some(row.provider_id.clone());
         Alert { level: Level::Critical, source: "key-health", message, provider_id }
     }));
-    alerts.extend(gateway.snapshot().issues.iter().map(|issue| {
+    let snapshot = gateway.snapshot();
+    let lasting = gateway.mishaps.iter().filter(|mishap| !snapshot.issues.contains(mishap));
+    alerts.extend(snapshot.issues.iter().chain(lasting).map(|issue| {
         let level = if issue.level == IssueLevel::Error { Level::Critical } else { Level::Warn };
         let message = format!("{}: {}", issue.file, issue.message);
         Alert { level, source: "registry", message, provider_id: issue.provider.clone() }
@@ -168,6 +171,9 @@ fn box_alerts(gateway: &Gateway, now: Now) -> Vec<Alert> {
     if health.rows_dropped > 0 {
         let message = format!("{} rows of the log were never written", health.rows_dropped);
         alerts.push(alert(Level::Warn, "disk", message));
+    }
+    if let Some(failed) = backups::failure(gateway) {
+        alerts.push(alert(Level::Warn, "backup", format!("the last backup failed: {}", failed.error)));
     }
     if now.wall_ms / 1000 < clock::built_s() {
         let message = "the clock stands before this program was built; set it, or certificates and daily quotas go wrong";

@@ -13,6 +13,7 @@ use super::findings::FoundLog;
 use super::notes::Notes;
 use super::record::TurnLog;
 use super::sessions::{SessionKey, Sessions};
+use crate::backup::Keeper;
 use crate::base::clock;
 use crate::base::text::Secret;
 use crate::catalog::Issue;
@@ -54,6 +55,9 @@ pub struct Gateway {
     pub checked_at_ms: AtomicU64,
     pub client: Client,
     pub store: Store,
+    pub backups: Keeper,
+    /// What was wrong with the data folder at the start, and was got over.
+    pub mishaps: Vec<Issue>,
     /// Summaries of conversations.
     pub notes: Notes,
     pub turns: TurnLog,
@@ -113,6 +117,7 @@ pub struct Parts {
     pub client: Client,
     pub store: Store,
     pub sessions: Sessions,
+    pub mishaps: Vec<Issue>,
 }
 
 impl Gateway {
@@ -130,8 +135,10 @@ impl Gateway {
             client,
             store,
             sessions,
+            mishaps,
         } = parts;
         store.keep(snapshot.settings.history.into());
+        let backups = Keeper::new(&snapshot.paths.data);
         Gateway {
             data: snapshot.paths.data.clone(),
             current,
@@ -147,6 +154,8 @@ impl Gateway {
             checked_at_ms: AtomicU64::new(0),
             client,
             store,
+            backups,
+            mishaps,
             notes,
             sessions,
             lent_bytes: AtomicUsize::new(0),
