@@ -74,5 +74,9 @@ fn from_backup(
             Err(fault) => problems.push(format!("{name}: {fault}")),
         }
     }
-    if problems.is_empty() { Ok(None) } else { Err(problems.join("; ")) }
+    match problems.split_first() {
+        None => Ok(None),
+        Some((newest, [])) => Err(newest.clone()),
+        Some((newest, older)) => Err(format!("{newest}; and none of {} older ones opens", older.len())),
+    }
 }

@@ -12,6 +12,8 @@ mod e2e {
     mod alike;
     /// What happened, in sums and by the request: equal to the traffic, and kept.
     mod analytics;
+    /// Backups, and the way back.
+    mod backup;
     /// Benches, and what lifts them.
     mod benches;
     /// The blame table, row by row: who is called, who is benched for how long, and what comes next.

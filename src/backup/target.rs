@@ -16,13 +16,15 @@ use crate::upstream::deliver::{Act, Delivery};
 /// What stands before and behind the date in a name.
 const START: &str = "freeway-";
 const END: &str = ".backup";
-/// At a web server this names the newest backup, since nothing can be listed there.
-const LATEST: &str = "freeway-latest.txt";
+/// At a web server this file names what is kept there, since nothing can be listed: a name and a length in each line,
+/// oldest first.
+const LIST: &str = "freeway-backups.txt";
 /// Longest wait for a whole file to be taken or given, and for a small thing.
 const FILE_MAX: Duration = Duration::from_secs(900);
 const WORD_MAX: Duration = Duration::from_secs(30);
 /// As much of an answer as is read.
 const ANSWER_BYTES_MAX: usize = 1_024;
+const LIST_BYTES_MAX: usize = 256 * 1_024;
 
 /// A place for backups.
 #[derive(Clone, Debug)]
@@ -118,7 +120,8 @@ impl Target {
             Target::Folder(folder) => {
                 list(folder).map_err(|error| format!("{}: {error}", folder.display()))?
             }
-            Target::Web(_) => known.to_vec(),
+            // Some servers take files and give none.
+            Target::Web(web) => web.list(client).unwrap_or_else(|_| known.to_vec()),
         };
         let (name, at) = next_name(&kept, at_ms);
         let bytes = packed.bytes;
@@ -130,6 +133,10 @@ impl Target {
         }
         kept.push(Kept { name, at, bytes });
         let excess = kept.len().saturating_sub(keep.max(1));
+        if let Target::Web(web) = self {
+            // Before anything goes: a name too few is better than one too many.
+            web.put_list(client, &kept[excess..])?;
+        }
         let removed = |old: &Kept| match self {
             Target::Folder(folder) => {
                 fs::remove_file(folder.join(&old.name)).map_err(|error| error.to_string())
@@ -144,16 +151,16 @@ impl Target {
         Ok(kept)
     }
 
-    /// The names of the backups there, the newest first; a web server tells the newest only.
+    /// The names of the backups there, the newest first.
     pub fn names(&self, client: &Client) -> Result<Vec<String>, String> {
-        match self {
+        let kept = match self {
             Target::Folder(folder) => match list(folder) {
-                Ok(kept) => Ok(kept.into_iter().rev().map(|kept| kept.name).collect()),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-                Err(error) => Err(format!("{}: {error}", folder.display())),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+                listed => listed.map_err(|error| format!("{}: {error}", folder.display()))?,
             },
-            Target::Web(web) => Ok(web.latest(client)?.into_iter().collect()),
-        }
+            Target::Web(web) => web.list(client)?,
+        };
+        Ok(kept.into_iter().rev().map(|kept| kept.name).collect())
     }
 
     /// Opens one of [`Target::names`].
@@ -232,8 +239,12 @@ impl Web {
 
     fn put_archive(&self, client: &Client, name: &str, archive: &Path, bytes: u64) -> Result<(), String> {
         let mut file = File::open(archive).map_err(|error| format!("{}: {error}", archive.display()))?;
-        self.put(client, name, &mut file, bytes, FILE_MAX)?;
-        self.put(client, LATEST, &mut name.as_bytes(), name.len() as u64, WORD_MAX)
+        self.put(client, name, &mut file, bytes, FILE_MAX)
+    }
+
+    fn put_list(&self, client: &Client, kept: &[Kept]) -> Result<(), String> {
+        let text: String = kept.iter().map(|kept| format!("{} {}\n", kept.name, kept.bytes)).collect();
+        self.put(client, LIST, &mut text.as_bytes(), text.len() as u64, WORD_MAX)
     }
 
     fn put(
@@ -270,22 +281,26 @@ impl Web {
         }
     }
 
-    /// The name of the newest backup, if there ever was one.
-    fn latest(&self, client: &Client) -> Result<Option<String>, String> {
-        let mut reply = self.deliver(client, &self.url(LATEST), Act::Get, WORD_MAX)?;
+    /// What is kept there, oldest first; nothing when there never was a backup.
+    fn list(&self, client: &Client) -> Result<Vec<Kept>, String> {
+        let mut reply = self.deliver(client, &self.url(LIST), Act::Get, WORD_MAX)?;
         match reply.status {
             200 => {}
-            404 | 410 => return Ok(None),
-            status => return Err(format!("{}/{LATEST} answered {status}", self.base)),
+            404 | 410 => return Ok(Vec::new()),
+            status => return Err(format!("{}/{LIST} answered {status}", self.base)),
         }
-        let text = String::from_utf8_lossy(&reply.body.read_some(ANSWER_BYTES_MAX)).trim().to_owned();
-        match at_of(&text) {
-            Some(_) => Ok(Some(text)),
-            None => Err(format!(
-                "{}/{LATEST} names no backup; name it yourself: `freeway restore URL`",
-                self.base
-            )),
-        }
+        let text = reply
+            .body
+            .read_all(LIST_BYTES_MAX)
+            .map_err(|fault| format!("{}: {}", self.base, fault.message))?;
+        let one = |line: &str| {
+            let (name, bytes) = line.split_once(' ')?;
+            Some(Kept { name: name.to_owned(), at: at_of(name)?, bytes: bytes.parse().ok()? })
+        };
+        let kept: Option<Vec<Kept>> = String::from_utf8_lossy(&text).lines().map(one).collect();
+        kept.ok_or_else(|| {
+            format!("{}/{LIST} is no list of backups; name one yourself: `freeway restore URL`", self.base)
+        })
     }
 }
 
@@ -353,6 +368,6 @@ mod tests {
         let (name, _) = next_name(&[kept(now), kept(now + 5_000)], 86_400_000);
         assert!(name > kept(now + 5_000).name, "{name}");
         assert_eq!(at_of(&name), Some(now + 6_000));
-        assert_eq!(at_of("freeway-latest.txt"), None);
+        assert_eq!(at_of(LIST), None);
     }
 }

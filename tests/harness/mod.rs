@@ -7,6 +7,7 @@ mod gateway;
 mod gzip;
 mod provider;
 mod request;
+mod shelf;
 mod sse;
 mod terminal;
 mod wire;
@@ -24,6 +25,7 @@ pub use mock_upstream::{
 pub use provider::{Provider, provider};
 pub use request::{Request, hello, hello_with, weather_tool};
 pub use serde_json::{Value, json};
+pub use shelf::Shelf;
 pub use sse::{DONE, fin, paused, relayed, t, with_usage};
 pub use terminal::{Ran, Terminal};
 pub use wire::{Head, Live, PATIENCE, Wire, lossy};
