@@ -151,6 +151,7 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     // What is amiss with the disk is told for as long as it is, what was got over for as long as we run.
     let mishaps = issues.into_iter().filter(|issue| issue.level == IssueLevel::Warning).collect();
     let mut live = Live::new();
+    live.ledger.not_before(clock::built_s() * 1000);
     let notes = Notes::default();
     let summary = |name: &str, saved| notes.restore(name, saved);
     let useless = state::restore(&saved, kept(&mut live), summary, &mut slots, clock::now());

@@ -28,6 +28,8 @@ mod e2e {
     mod cli;
     /// Client keys: made, listed, confined, revoked.
     mod clients;
+    /// A wall clock that is unset, or steps.
+    mod clock;
     /// `make install`, the systemd unit, the container files.
     mod deploy;
     /// Vectors.
@@ -84,6 +86,8 @@ mod e2e {
     mod sse_output;
     /// Token counts of streams.
     mod sse_usage;
+    /// What a full, closed or damaged disk does, and a kill.
+    mod storage;
     /// The last answer, by what would help.
     mod terminal;
     /// Hostile and unlucky clients, on raw sockets.

@@ -85,7 +85,7 @@ pub fn list(visit: Visit<'_>) -> Admission {
     let now = clock::now();
     let forecasts = forecasts(gateway, now);
     let keys = KeyReport::of(gateway);
-    let mut alerts = box_alerts(gateway, now);
+    let mut alerts = box_alerts(gateway);
     alerts.extend(findings(gateway, now));
     alerts.extend(forecasts.iter().filter_map(|provider| {
         let message = format!("{}: {}", provider.label, provider.headline.as_ref()?);
@@ -157,7 +157,7 @@ fn findings(gateway: &Gateway, now: Now) -> Vec<Alert> {
 }
 
 /// What is amiss with the box itself.
-fn box_alerts(gateway: &Gateway, now: Now) -> Vec<Alert> {
+fn box_alerts(gateway: &Gateway) -> Vec<Alert> {
     let alert = |level, source, message: String| Alert { level, source, message, provider_id: None };
     let mut alerts = Vec::new();
     if gateway.live.lock().network.offline() {
@@ -175,7 +175,7 @@ fn box_alerts(gateway: &Gateway, now: Now) -> Vec<Alert> {
     if let Some(failed) = backups::failure(gateway) {
         alerts.push(alert(Level::Warn, "backup", format!("the last backup failed: {}", failed.error)));
     }
-    if now.wall_ms / 1000 < clock::built_s() {
+    if clock::is_behind() {
         let message = "the clock stands before this program was built; set it, or certificates and daily quotas go wrong";
         alerts.push(alert(Level::Critical, "clock", message.into()));
     }

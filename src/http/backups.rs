@@ -14,7 +14,6 @@ use crate::backup::target::Target;
 use crate::backup::{self, Making, Plan, When};
 use crate::base::clock;
 use crate::catalog::load::Snapshot;
-use crate::quota::zone::EARLIEST_WALL_MS;
 use crate::relay::gateway::Gateway;
 use crate::wire::error::ApiError;
 
@@ -36,7 +35,7 @@ pub fn start_if_due(gateway: &Arc<Gateway>) {
     let settings = &snapshot.settings.backup;
     let now_ms = clock::now().wall_ms;
     // Names tell the date, and so does what is due: a clock that is not set says neither.
-    if settings.target.is_none() || now_ms < EARLIEST_WALL_MS {
+    if settings.target.is_none() || now_ms < clock::built_s() * 1000 {
         return;
     }
     let due = gateway.backups.record.lock().is_due(settings.every_ms, now_ms);

@@ -59,6 +59,9 @@ pub fn readiness(gateway: &Gateway) -> (bool, Vec<&'static str>) {
     if let Some((trouble, _)) = gateway.store.health().trouble {
         reasons.push(trouble.code());
     }
+    if clock::is_behind() {
+        reasons.push("clock_behind");
+    }
     if backups::failure(gateway).is_some() {
         reasons.push("backup_failing");
     }
