@@ -1,6 +1,6 @@
 //! Everything that lives as long as the process and that requests share: the snapshot in use, live state, the client
 //! for upstream calls, the store, the log.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +22,7 @@ use crate::catalog::env::{self, Paths, Variables};
 use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::overrides::{self, Overrides};
 use crate::catalog::pool::Fingerprints;
+use crate::catalog::provider::Slot;
 use crate::catalog::slots::Slots;
 use crate::catalog::vault::Sealer;
 use crate::context::ratios::Ratio;
@@ -29,6 +30,7 @@ use crate::guard::limiter::Limiter;
 use crate::route::live::Live;
 use crate::store::Store;
 use crate::upstream::client::Client;
+use crate::upstream::examine::Examined;
 use crate::wire::error::ApiError;
 
 /// The gateway, shared by all threads.
@@ -53,6 +55,8 @@ pub struct Gateway {
     /// Whether a pass over all keys is under way, and when the last one ended (milliseconds since 1970, 0 for never).
     pub checking: AtomicBool,
     pub checked_at_ms: AtomicU64,
+    /// What fetching model lists found out about the keys that it used, for the next pass, which does not ask again.
+    pub examined: Mutex<HashMap<Slot, Examined>>,
     pub client: Client,
     pub store: Store,
     pub backups: Keeper,
@@ -152,6 +156,7 @@ impl Gateway {
             discovering: AtomicBool::new(false),
             checking: AtomicBool::new(false),
             checked_at_ms: AtomicU64::new(0),
+            examined: Mutex::default(),
             client,
             store,
             backups,

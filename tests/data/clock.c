@@ -1,5 +1,5 @@
-/* A wall clock that a test can set: time of day is shifted by the seconds that stand in the file of FREEWAY_TEST_CLOCK,
- * whatever asks for it. Preloaded into the program under test; the monotonic clock goes on untouched. */
+/* Clocks that a test can set: the time of day and the monotonic clock are shifted by the two numbers of seconds that
+ * stand in the file of FREEWAY_TEST_CLOCK, whatever asks for them. Preloaded into the program under test. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -7,16 +7,17 @@
 #include <time.h>
 #include <unistd.h>
 
-static long shift(void)
+static long shift(clockid_t id)
 {
     const char *path = getenv("FREEWAY_TEST_CLOCK");
-    char text[32] = {0};
+    char text[64] = {0}, *rest = text;
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0)
         return 0;
     ssize_t length = read(file, text, sizeof text - 1);
     close(file);
-    return length > 0 ? atol(text) : 0;
+    long wall = length > 0 ? strtol(text, &rest, 10) : 0;
+    return id == CLOCK_REALTIME ? wall : strtol(rest, NULL, 10);
 }
 
 int clock_gettime(clockid_t id, struct timespec *now)
@@ -25,7 +26,7 @@ int clock_gettime(clockid_t id, struct timespec *now)
     if (!real)
         real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
     int result = real(id, now);
-    if (result == 0 && id == CLOCK_REALTIME)
-        now->tv_sec += shift();
+    if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_MONOTONIC))
+        now->tv_sec += shift(id);
     return result;
 }

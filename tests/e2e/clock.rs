@@ -1,8 +1,5 @@
 //! A wall clock that is unset or steps, as on a box without a clock chip: daily counters are neither freed nor frozen by
 //! it. The clock of the program under test is shifted by a small library that is preloaded.
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
@@ -11,54 +8,6 @@ use crate::harness::*;
 
 const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
-
-/// The library, built once for all tests.
-fn library() -> &'static Path {
-    static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let build = || {
-        let folder = TempDir::new().expect("a folder");
-        let library = folder.path().join("clock.so");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/clock.c");
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .arg(&library)
-            .arg(source)
-            .arg("-ldl")
-            .output();
-        let built = built.expect("this test needs a C compiler, as the build does");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        (folder, library)
-    };
-    &BUILT.get_or_init(build).1
-}
-
-/// A clock for one gateway.
-struct Clock(TempDir);
-
-impl Clock {
-    fn shifted_by(seconds: i64) -> Clock {
-        let clock = Clock(TempDir::new().expect("a folder"));
-        clock.shift(seconds);
-        clock
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.path().join("shift")
-    }
-
-    /// Moves it to the true time and so many seconds, whole or not at all.
-    fn shift(&self, seconds: i64) {
-        let fresh = self.0.path().join("fresh");
-        std::fs::write(&fresh, seconds.to_string()).expect("written");
-        std::fs::rename(fresh, self.file()).expect("renamed");
-    }
-
-    fn of(&self, gateway: Builder) -> Builder {
-        gateway
-            .env("LD_PRELOAD", &library().display().to_string())
-            .env("FREEWAY_TEST_CLOCK", &self.file().display().to_string())
-    }
-}
 
 fn true_s() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as i64
@@ -95,7 +44,7 @@ fn c1_acceptance_25_a_step_over_midnight_keeps_the_count_of_the_day() {
     for (what, shift) in
         [("back over midnight", -30 * HOUR), ("on again", 0), ("ahead", 2 * DAY), ("and back", 0)]
     {
-        clock.shift(shift);
+        clock.set(shift);
         refused(what, shift);
     }
     assert_eq!(chats(&alpha).len(), 2);
@@ -108,7 +57,7 @@ fn c1_a_restart_after_a_step_back_keeps_the_count_of_the_day() {
     gateway.chat("m").ok();
     gateway.chat("m").ok();
     for shift in [-2 * DAY, -40 * 365 * DAY, 0] {
-        clock.shift(shift);
+        clock.set(shift);
         gateway.restart();
         gateway.chat("m").error(429, "all_providers_blocked");
         assert_eq!(gateway.used("rpd"), 2.0, "{shift}");
@@ -131,7 +80,7 @@ fn c1_an_unset_clock_at_boot_is_told_and_what_is_used_meanwhile_counts() {
         gateway.chat("m").ok();
         gateway.chat("m").error(429, "all_providers_blocked");
         // The network sets it: what was used counts for the day that it turns out to be.
-        clock.shift(0);
+        clock.set(0);
         gateway.chat("m").error(429, "all_providers_blocked");
         assert_eq!(gateway.used("rpd"), 2.0);
         assert_eq!(reasons(&gateway), "[]");

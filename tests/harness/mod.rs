@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, reason = "a helper may wait for the test that needs it")]
 
 mod answer;
+mod clock;
 mod gateway;
 mod gzip;
 mod provider;
@@ -16,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use answer::{Answer, Event, EventKind};
+pub use clock::Clock;
 pub use gateway::{Builder, Exit, Gateway};
 pub use gzip::{gzip, gzip_bomb};
 pub use mock_upstream::{
