@@ -25,6 +25,8 @@ ASKING = 4
 # What a kill may cost of the counters, and how long one commit may take on a busy machine.
 LOST_MAX_S = 10
 COMMIT_MAX_S = 3
+# Keys that are pasted before others are removed again: a pool has a bound.
+PASTED_MAX = 30
 # Most kills come within moments, where everything is young; every fifth after the first state was written.
 EARLY_S, LATE_S = (0.05, 1.5), (9.0, 14.0)
 
@@ -56,7 +58,7 @@ class Owner:
 
     def __init__(self, rng):
         self.rng, self.clients, self.pasted, self.aliases = rng, set(), set(), {}
-        self.number, self.refused = 0, []
+        self.number, self.removed, self.refused = 0, set(), []
 
     def change(self, url):
         self.number += 1
@@ -67,6 +69,12 @@ class Owner:
                 status, _, body = call("POST", url + "/api/clients", {"name": name}, ADMIN, 10)
                 if status == 201:
                     self.clients.add(json.loads(body)["client"]["id"])
+            elif kind == "key" and len(self.pasted) >= PASTED_MAX:
+                # Until it is confirmed it may be there or not.
+                which = self.pasted.pop()
+                status, _, body = call("DELETE", url + "/api/providers/alpha/key", {"keyId": which}, ADMIN, 10)
+                if status == 200:
+                    self.removed.add(which)
             elif kind == "key":
                 key = f"pasted-{name}-0123456789"
                 status, _, body = call("POST", url + "/api/providers/alpha/key", {"key": key}, ADMIN, 10)
@@ -92,6 +100,7 @@ class Owner:
         assert self.clients <= clients, f"client keys are lost: {self.clients - clients}"
         keys = {one["keyId"] for one in view("/api/keys")["keys"]}
         assert self.pasted <= keys, f"pasted keys are lost: {self.pasted - keys}"
+        assert not self.removed & keys, f"removed keys are back: {self.removed & keys}"
         aliases = view("/api/overrides")["overrides"].get("aliases", {})
         assert self.aliases.items() <= aliases.items(), f"overrides are lost: {set(self.aliases) - set(aliases)}"
 
