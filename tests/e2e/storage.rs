@@ -177,6 +177,56 @@ fn ops_04_a_read_only_card_is_served_from_memory_and_got_over() {
     });
 }
 
+/// Every file of the data folder, with its length and when it was written last.
+fn files(gateway: &Gateway) -> Vec<(String, u64, std::time::SystemTime)> {
+    let entries = std::fs::read_dir(gateway.folder().join("data")).expect("read").flatten();
+    let look = |entry: std::fs::DirEntry| {
+        let about = entry.metadata().expect("there");
+        (entry.file_name().to_string_lossy().into_owned(), about.len(), about.modified().expect("a time"))
+    };
+    let mut files: Vec<_> = entries.map(look).collect();
+    files.sort();
+    files
+}
+
+/// Case OPS-03: an hour with the page open and nothing to do writes nothing, and a thousand requests are few commits.
+#[test]
+fn ops_03_nothing_is_written_when_nothing_happens_and_load_is_written_in_batches() {
+    let (alpha, clock) = (mock("alpha"), Clock::shifted_by(0));
+    let gateway =
+        clock.of(Gateway::builder().provider(provider(&alpha).limits(json!({"rpd": 100_000})))).start();
+    gateway.chat("m").ok();
+    let _page = gateway.open(&Request::get("/api/events"));
+    // What the first request left behind goes to the disk, and the warm-up of the keys is over.
+    clock.pass(120);
+    eventually("the key was checked", || gateway.get("/api/alerts").ok().at("/keyHealth/at").is_u64());
+    clock.pass(240);
+    let written = || gateway.get("/api/stats").ok().at("/rows/written");
+    eventually("the row is written", || written() == 1);
+    // And what the warm-up left behind.
+    clock.pass(400);
+    write_now(&gateway);
+    std::thread::sleep(PAUSE);
+    let before = files(&gateway);
+    for minute in 1..=60 {
+        clock.pass(400 + minute * 60);
+        for view in ["/api/providers", "/api/alerts", "/api/usage", "/api/logs", "/readyz"] {
+            gateway.get(view).ok();
+        }
+    }
+    std::thread::sleep(PAUSE);
+    assert_eq!(files(&gateway), before, "an idle hour");
+    for _ in 0..1_000 {
+        gateway.chat("m").ok();
+    }
+    eventually("two full batches", || written().as_u64() >= Some(1_001));
+    let grown = files(&gateway).into_iter().find(|(name, ..)| name == "freeway.db-wal").expect("a log").1;
+    assert!(grown < 1_200_000, "the write-ahead log has {grown} bytes");
+}
+
+/// Longer than anything in the program that waits for files, counters or rows.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(5_500);
+
 fn damage(gateway: &Gateway) {
     let path = gateway.folder().join("data/freeway.db");
     let mut bytes = std::fs::read(&path).expect("read");

@@ -72,12 +72,12 @@ class Owner:
             elif kind == "key" and len(self.pasted) >= PASTED_MAX:
                 # Until it is confirmed it may be there or not.
                 which = self.pasted.pop()
-                status, _, body = call("DELETE", url + "/api/providers/alpha/key", {"keyId": which}, ADMIN, 10)
+                status, _, body = call("DELETE", url + "/api/providers/beta/key", {"keyId": which}, ADMIN, 10)
                 if status == 200:
                     self.removed.add(which)
             elif kind == "key":
                 key = f"pasted-{name}-0123456789"
-                status, _, body = call("POST", url + "/api/providers/alpha/key", {"key": key}, ADMIN, 10)
+                status, _, body = call("POST", url + "/api/providers/beta/key", {"key": key}, ADMIN, 10)
                 if status == 200:
                     self.pasted.add(json.loads(body)["keyId"])
             else:
@@ -108,7 +108,8 @@ class Owner:
 def used(url):
     """Requests that count against the daily limit."""
     body = json.loads(call("GET", url + "/api/providers", headers=ADMIN)[2])
-    return sum(bar["used"] for key in body["providers"][0]["keys"] for bar in key["bars"] if bar["key"] == "rpd")
+    alpha = next(one for one in body["providers"] if one["id"] == "alpha")
+    return sum(bar["used"] for key in alpha["keys"] for bar in key["bars"] if bar["key"] == "rpd")
 
 
 def expect_whole(data):
@@ -171,6 +172,8 @@ def main():
         # A window that slides does not begin anew at midnight.
         limits = {"rpd": {"max": 100_000_000, "window": "rolling"}}
         provider(root, "alpha", mock.url + "/v1", ["m"], limits=limits)
+        # Keys are pasted here: one that is removed takes what was counted for it along.
+        provider(root, "beta", mock.url + "/v1", ["m"])
         for number in range(1, rounds + 1):
             try:
                 count, calls, lasts_s = one_round(folder / "freeway", root, env, mock, owner, rng, count)
