@@ -14,8 +14,8 @@ use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Guard};
 use super::{
-    alerts, analytics, benches, browser, cache, clients, events, keys, metrics, models, outlook, overrides,
-    page, probes, providers, session, sessions, settings, v1, views,
+    alerts, analytics, backups, benches, browser, cache, clients, events, keys, metrics, models, outlook,
+    overrides, page, probes, providers, session, sessions, settings, v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
@@ -128,6 +128,8 @@ const ROUTES: &[Route] = &[
     owner("/api/sessions/*").get(sessions::show).delete(sessions::remove),
     owner("/api/benches").get(benches::list).delete(benches::lift),
     owner("/api/benches/*").delete(benches::lift),
+    owner("/api/backups").get(backups::list),
+    owner("/api/backup").post(backups::create),
     owner("/api/cache").get(cache::view).delete(cache::clear),
     owner("/api/reload").post(views::reload),
     owner("/api/refresh").post(views::refresh),

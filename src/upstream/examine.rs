@@ -36,6 +36,8 @@ pub struct Examined {
     pub masked: String,
     pub source: String,
     pub wall_ms: u64,
+    /// When it began, on the monotonic clock.
+    pub began_ms: u64,
     pub took_ms: u64,
     pub health: KeyHealth,
     /// Whether the provider answered at all; `None` when nobody was asked.
@@ -140,12 +142,14 @@ impl Lab<'_> {
 
     /// The report of a key that was not asked.
     pub fn nothing_yet(&self) -> Examined {
+        let now = clock::now();
         Examined {
             provider_id: self.provider.id.to_string(),
             key_id: self.key.id.to_string(),
             masked: self.key.masked.clone(),
             source: self.key.source.clone(),
-            wall_ms: clock::now().wall_ms,
+            wall_ms: now.wall_ms,
+            began_ms: now.mono_ms,
             took_ms: 0,
             health: KeyHealth::Unknown,
             reachable: None,

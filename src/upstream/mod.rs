@@ -17,6 +17,7 @@ pub mod probe;
 pub mod proxy;
 pub mod url;
 
+pub mod deliver;
 mod dial;
 mod gunzip;
 mod idle;
