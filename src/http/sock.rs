@@ -1,4 +1,4 @@
-//! The operating system's calls that the standard library does not offer, on sockets, descriptors and memory.
+//! The operating system's calls that the standard library does not offer, on sockets, descriptors, memory and names.
 //! The one file of this program with `unsafe`, so nothing here decides anything.
 #![allow(unsafe_code)]
 use std::io;
@@ -55,6 +55,20 @@ const ARENAS_MAX: libc::c_int = 4;
 /// Above all that an ordinary request needs, so that only large bodies and answers pay for fresh pages.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE_BLOCK_BYTES: libc::c_int = 256 * 1024;
+
+/// What this machine calls itself; `None` where the system does not say, or not in UTF-8.
+pub fn machine_name() -> Option<String> {
+    let mut name = [0_u8; NAME_BYTES_MAX + 1];
+    // SAFETY: the pointer and the length are those of one live, writable array, which is all that the call touches.
+    if unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) } != 0 {
+        return None;
+    }
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    std::str::from_utf8(name).ok().filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// The longest name of a host in the DNS; Linux allows 64.
+const NAME_BYTES_MAX: usize = 255;
 
 /// Waits until `listener` has a connection to accept, or was shut down.
 pub fn wait_for_client(listener: &TcpListener) -> io::Result<()> {
@@ -268,6 +282,12 @@ mod tests {
         client.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(wait_for_bytes(&server, 3, 10_000).unwrap());
         assert!(has_hung_up(&server));
+    }
+
+    #[test]
+    fn the_machine_has_the_name_that_the_kernel_knows() {
+        let known = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(machine_name().as_deref(), Some(known.trim()).filter(|name| !name.is_empty()));
     }
 
     #[test]
