@@ -13,7 +13,7 @@ use crate::base::text::truncate;
 use crate::catalog::discovery::DiscoveredModel;
 use crate::catalog::provider::{Caps, Key, Metric, Model, ModelSource, Provider};
 use crate::route::health::KeyHealth;
-use crate::route::outcome::{End, Outcome, Signal, classify};
+use crate::route::outcome::{Circumstances, End, Outcome, Signal, classify};
 use crate::wire::upstream_error;
 
 /// As much of an upstream's error as is shown.
@@ -139,7 +139,12 @@ impl Lab<'_> {
             return KeyHealth::Healthy;
         }
         let end = End::Status { status: answer.status, headers: &answer.headers, body: &answer.body };
-        let signal = Signal { provider: self.provider, prompt_tokens: 0, clock_behind: false, end };
+        let signal = Signal {
+            provider: self.provider,
+            prompt_tokens: 0,
+            circumstances: Circumstances::default(),
+            end,
+        };
         match classify(&signal, clock::now()) {
             Outcome::Failed(failure) => KeyHealth::of_class(failure.class),
             Outcome::Served { .. } | Outcome::ClientLeft { .. } => KeyHealth::Unknown,
