@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::archive::{Head, Sealing};
+use super::target::hint;
 use crate::base::text::hex;
 use crate::catalog::{boxfile, clients, overrides, vault};
 use crate::store::copy::{self, Talk};
@@ -88,7 +89,7 @@ pub fn pack(data: &Path, about: &About, key: &str, place: &Path) -> Result<Packe
     let mut packed = Packed { path, bytes: 0, digest: String::new() };
     write(data, about, key, &database.0, &packed.path)
         .map(|(bytes, digest)| (packed.bytes, packed.digest) = (bytes, digest))
-        .map_err(|error| format!("{}: {error}", packed.path.display()))?;
+        .map_err(|error| format!("{}: {error}{}", packed.path.display(), hint(&error)))?;
     Ok(packed)
 }
 

@@ -98,7 +98,7 @@ impl Target {
                 let hint = match error.kind() {
                     // Its parent is not made: it may be a disk that is not mounted.
                     io::ErrorKind::NotFound => "; make it, or mount the disk that it is on",
-                    _ => "",
+                    _ => hint(&error),
                 };
                 Err(format!("backup.target: the folder {} cannot be made: {error}{hint}", folder.display()))
             }
@@ -171,6 +171,17 @@ impl Target {
                 web.get(client, &web.url(name), FILE_MAX).map(|body| Source::Web(Box::new(body)))
             }
         }
+    }
+}
+
+/// What to do about a folder that cannot be written.
+pub fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; let the user that runs the gateway write there (under systemd by `ReadWritePaths=` too, see docs/OPERATING.md)"
+        }
+        io::ErrorKind::StorageFull => "; free some space there, or set backup.keep lower",
+        _ => "",
     }
 }
 

@@ -372,12 +372,16 @@ impl Reader<'_> {
             sticky_ms: self.whole("routing.stickyMs"),
             handoff: self.flag("routing.handoff"),
             log: self.log(),
-            backup: BackupSettings {
-                target: self.text("backup.target"),
-                every_ms: self.whole("backup.everyHours") * 3_600_000,
-                keep: self.size("backup.keep"),
-                sessions: self.flag("backup.sessions"),
-            },
+            backup: self.backup(),
+        }
+    }
+
+    fn backup(&self) -> BackupSettings {
+        BackupSettings {
+            target: self.text("backup.target"),
+            every_ms: self.whole("backup.everyHours") * 3_600_000,
+            keep: self.size("backup.keep"),
+            sessions: self.flag("backup.sessions"),
         }
     }
 
