@@ -97,7 +97,14 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-fn write(data: &Path, about: &About, key: &str, database: &Path, to: &Path) -> io::Result<(u64, String)> {
+/// Writes the archive of these files and of this database; its length, and the digest of its content.
+pub(super) fn write(
+    data: &Path,
+    about: &About,
+    key: &str,
+    database: &Path,
+    to: &Path,
+) -> io::Result<(u64, String)> {
     let file = create(to)?;
     let head = Head { schema: copy::schema_version(), created_ms: about.created_ms };
     let sealing = Sealing::new(BufWriter::new(&file), head, key)?;
