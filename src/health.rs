@@ -99,11 +99,12 @@ fn ask_keys(gateway: &Gateway, snapshot: &Snapshot, provider: &Provider, ends: I
             continue;
         }
         let lab = Lab { client: &gateway.client, redactor: &snapshot.redactor, provider, key };
-        let found = lab.ask();
-        if provider.models_endpoint.is_none() {
-            if let Some(model) = provider.models.iter().find(|model| model.enabled) {
-                meter(gateway, provider, key, model);
-            }
+        // Some show their list to everybody: to a key that a model refused it proves nothing.
+        let refused = bench.is_some_and(|bench| [Cause::Auth, Cause::Forbidden].contains(&bench.cause));
+        let model = provider.models.iter().find(|model| model.enabled);
+        let found = if refused && model.is_some() { lab.ask_model() } else { lab.ask() };
+        if let Some(model) = model.filter(|_| refused || provider.models_endpoint.is_none()) {
+            meter(gateway, provider, key, model);
         }
         note(gateway, snapshot, provider, key, &found);
     }

@@ -32,6 +32,8 @@ mod e2e {
     mod clock;
     /// `make install`, the systemd unit, the container files.
     mod deploy;
+    /// What is amiss, whom a request would ask, what a provider file lacks.
+    mod doctor;
     /// Vectors.
     mod embeddings;
     /// What clients are told when nothing else can be done.
@@ -56,6 +58,8 @@ mod e2e {
     mod models;
     /// Calls on their way to an upstream: connections, addresses, proxies.
     mod network;
+    /// Odd providers, each added by one file.
+    mod odd_providers;
     /// Who comes first, by each strategy.
     mod orderings;
     /// What the owner changes beside the files.

@@ -13,7 +13,7 @@ use super::names::Names;
 use super::overrides::{self, Overrides};
 use super::pool::Fingerprints;
 use super::provider::Provider;
-use super::settings::Settings;
+use super::settings::{AdminKey, Settings};
 use super::slots::Slots;
 use super::spec::{self, Context};
 use super::vault::{self, Sealer, Vault};
@@ -46,10 +46,31 @@ pub struct Snapshot {
     pub paths: Paths,
     /// Grows with each load of this process.
     pub id: u64,
-    /// The last good text of each provider file.
+    /// The last good text of each provider file of the owner.
     sources: Sources,
+    /// Which file each provider comes from.
+    files: BTreeMap<Arc<str>, String>,
     /// Credentials of the configuration, kept for the case that its next version is bad.
     secrets: Vec<Secret>,
+}
+
+impl Snapshot {
+    /// The name of the file that a provider comes from, and its text as it was read; no text for a built-in file.
+    pub fn file_of(&self, id: &str) -> Option<(&str, Option<&str>)> {
+        let file = self.files.get(id)?;
+        Some((file, self.sources.get(file).map(|text| &**text)))
+    }
+
+    /// The keys of clients and of the owner, as far as they are known in plain.
+    pub fn credentials(&self) -> &[Secret] {
+        &self.secrets
+    }
+
+    /// The owner's key, for who has to present it.
+    pub fn admin_key(&self) -> Option<&Secret> {
+        let known = self.settings.admin_key?;
+        self.secrets.iter().find(|secret| AdminKey::new(secret.expose()) == known)
+    }
 }
 
 /// What a load needs.
@@ -98,7 +119,7 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         pasted: &pasted,
         slots,
     };
-    let mut providers = read_providers(inputs, &mut context, &mut sources, &mut issues);
+    let (mut providers, files) = read_providers(inputs, &mut context, &mut sources, &mut issues);
     for provider in &mut providers {
         if let Some(list) = inputs.discovered.lists.get(&*provider.id).filter(|_| settings.discovery.enabled)
         {
@@ -134,6 +155,7 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         paths: inputs.paths.clone(),
         id: inputs.previous.map_or(1, |previous| previous.id + 1),
         sources,
+        files,
         secrets,
         origins,
     })
@@ -262,7 +284,7 @@ fn read_providers(
     context: &mut Context<'_>,
     good: &mut Sources,
     issues: &mut Vec<Issue>,
-) -> Vec<Provider> {
+) -> (Vec<Provider>, BTreeMap<Arc<str>, String>) {
     let mut providers: Vec<Provider> = Vec::new();
     let mut origins: BTreeMap<Arc<str>, String> = BTreeMap::new();
     for source in sources(inputs, issues) {
@@ -316,7 +338,7 @@ fn read_providers(
         }
     }
     providers.sort_by(|a, b| a.id.cmp(&b.id));
-    providers
+    (providers, origins)
 }
 
 /// The texts to read: the folder's files by name, then the built-in ones where they count.

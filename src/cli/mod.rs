@@ -15,13 +15,18 @@ use crate::catalog::{Issue, boxfile};
 pub mod backup;
 pub mod clients;
 pub mod config;
+pub mod diagnosis;
+pub mod doctor;
+pub mod doctor_route;
 pub mod health;
 pub mod init;
 pub mod keys;
 pub mod provider;
 pub mod restore;
+pub mod running;
 pub mod systemd;
 pub mod verify;
+pub mod verify_apply;
 
 /// Exit statuses: it is done, it could not be done, it was not understood.
 pub const DONE: u8 = 0;
@@ -62,6 +67,11 @@ impl World<'_> {
 
     /// Everything configured, read without leaving a trace.
     pub fn load(&self, paths: &Paths) -> Result<Snapshot, Vec<Issue>> {
+        self.load_with(paths, &mut Slots::default())
+    }
+
+    /// The same, for who has to know what saved state is kept under.
+    pub fn load_with(&self, paths: &Paths, slots: &mut Slots) -> Result<Snapshot, Vec<Issue>> {
         let inputs = Inputs {
             paths,
             process: &self.process,
@@ -69,7 +79,7 @@ impl World<'_> {
             discovered: &load::read_discovered(&paths.data),
             previous: None,
         };
-        load::load(&inputs, &mut Slots::default())
+        load::load(&inputs, slots)
     }
 }
 
@@ -99,6 +109,7 @@ usage: freeway COMMAND [ARGUMENTS]
   keys       import, export and list the keys of providers
   config     check the settings, the provider files and the variables
   provider   list, add, verify and refresh providers
+  doctor     find what is amiss and say what to do; tell whom a request would ask
   backup     back up what cannot be rebuilt, sealed, to a folder or a server
   restore    put a backup back
   health     ask the running gateway whether it is alive
@@ -137,8 +148,8 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
         }
         other => run(other, args, world).unwrap_or_else(|| {
             let known = [
-                "serve", "init", "clients", "keys", "config", "provider", "backup", "restore", "health",
-                "systemd", "version",
+                "serve", "init", "clients", "keys", "config", "provider", "doctor", "backup", "restore",
+                "health", "systemd", "version",
             ];
             let hint =
                 closest(other, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
@@ -195,6 +206,7 @@ pub fn run(command: &str, args: &[OsString], world: &mut World<'_>) -> Option<u8
         "config" => (config::HELP, config::run(args, world)),
         "keys" | "key" => (keys::HELP, keys::run(args, world)),
         "provider" | "providers" => (provider::HELP, provider::run(args, world)),
+        "doctor" => (doctor::HELP, doctor::run(args, world)),
         "backup" => (backup::HELP, backup::run(args, world)),
         "restore" => (restore::HELP, restore::run(args, world)),
         "health" => (health::HELP, health::run(args, world)),

@@ -38,6 +38,7 @@ pub mod benches;
 pub mod look;
 pub mod metrics;
 pub mod models;
+pub mod outlook;
 pub mod page;
 pub mod probes;
 pub mod providers;

@@ -11,6 +11,7 @@ pub mod copy;
 mod db;
 pub mod figures;
 mod folder;
+pub mod glance;
 #[cfg(test)]
 mod history_tests;
 mod journal;

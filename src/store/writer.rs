@@ -17,7 +17,7 @@ use rusqlite::Connection;
 use super::db::{Db, Failure, Keep, StateChanges};
 use super::figures::Totals;
 use super::folder;
-use super::journal::Journal;
+use super::journal::{self, Journal};
 use super::row::Row;
 use super::sessions::{SessionChange, SessionRow, SessionSource};
 use super::shelf::{Shelf, Unpack, Unshelved};
@@ -210,12 +210,7 @@ impl Writer {
         // What a killed process could not bring to the disk any more goes there with the next write.
         self.state = self.journal.as_ref().map(Journal::read).unwrap_or_default();
         self.state_since = (!self.state.is_empty()).then(clock::instant);
-        for (key, value) in &self.state {
-            match value {
-                Some(value) => state.insert(key.clone(), value.clone()),
-                None => state.remove(key),
-            };
-        }
+        journal::replay(&self.state, &mut state);
         Ok(state)
     }
 
