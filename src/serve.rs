@@ -14,7 +14,7 @@ use crate::catalog::load::{self, Inputs};
 use crate::catalog::settings::ServerSettings;
 use crate::catalog::slots::Slots;
 use crate::catalog::{Issue, IssueLevel, boxfile};
-use crate::command;
+use crate::cli::command;
 use crate::demo::Demo;
 use crate::http::routes;
 use crate::http::server::Server;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use lexopt::prelude::*;
 use serde_json::{Value, json};
 
+use super::command;
 use super::{DONE, Failure, World, issue_lines};
 use crate::backup::record::Record;
 use crate::backup::{self, Making, Plan, When};
@@ -11,7 +12,6 @@ use crate::base::clock;
 use crate::catalog::env::{self, Paths};
 use crate::catalog::load;
 use crate::catalog::settings::Settings;
-use crate::command;
 use crate::http::backups::{made, told};
 use crate::store::{self, OpenError, Store};
 use crate::upstream::client::{Client, ClientConfig};
