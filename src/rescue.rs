@@ -1,5 +1,6 @@
 //! What `serve` does about an empty data folder or a damaged database: it looks for a backup. Whatever comes of it, the
 //! gateway serves, and the owner is told.
+use std::io;
 use std::path::PathBuf;
 
 use crate::backup::archive::Fault;
@@ -59,7 +60,8 @@ fn from_backup(
     let mut problems = Vec::new();
     for name in plan.target.names(&client)?.into_iter().take(TRIED_MAX) {
         let open = || -> Result<Restored, Fault> {
-            let from = plan.target.open(&client, &name).map_err(|error| Fault::Damaged(error))?;
+            let from =
+                plan.target.open(&client, &name).map_err(|error| Fault::Io(io::Error::other(error)))?;
             let (key, now_ms) = (plan.key.expose(), clock::now().wall_ms);
             match lost {
                 Lost::Everything => backup::restore(from, key, &paths.data, now_ms),

@@ -195,13 +195,13 @@ fn listen(gateway: &Arc<Gateway>, files: jobs::Fingerprint, manager: &Manager) -
     // Signals are taken before anybody is told that we are ready.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Refusal::failed(format!("signals cannot be watched: {error}")))?;
-    let guard = routes::guard();
-    let door = routes::door(Arc::clone(gateway), Arc::clone(&guard));
+    let keeper = routes::doorkeeper();
+    let door = routes::door(Arc::clone(gateway), Arc::clone(&keeper));
     let server = Server::start(listener, &snapshot.settings.server, door)
         .map_err(|error| Refusal::failed(format!("the server cannot start: {error}")))?;
-    guard.monitor.get_or_init(|| server.monitor());
+    keeper.monitor.get_or_init(|| server.monitor());
     let address = server.local_addr().map_err(|error| Refusal::failed(error.to_string()))?;
-    let door = command::open(&gateway.data, address, &guard);
+    let door = command::open(&gateway.data, address, &keeper);
     logger::say(&format!("freeway listening on http://{address}"));
     drop(snapshot);
     let orders = jobs::orders();

@@ -40,11 +40,13 @@ mod e2e {
     mod errors;
     /// From one candidate to the next.
     mod failover;
+    /// A home whose network is gone, half there, or led elsewhere.
+    mod home_network;
     /// Probes, and passes over all keys.
     mod key_health;
     /// The keys of clients, and the key pools of providers.
     mod keys;
-    /// A gateway in a private network, and a client on another address of it.
+    /// Gateways in private networks, and clients on other addresses of them.
     mod lan;
     /// A client that goes away, at every moment of its request.
     mod leaving;

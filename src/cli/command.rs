@@ -14,7 +14,7 @@ use super::running::exchange;
 use crate::base::rng::fill_random;
 use crate::base::text::{Secret, hex};
 use crate::catalog::env::read_bounded;
-use crate::http::rights::{Guard, sha256};
+use crate::http::rights::{Doorkeeper, sha256};
 use crate::service::reachable;
 
 /// The name of the file in the data folder.
@@ -35,7 +35,7 @@ impl Drop for Opened {
 }
 
 /// Lets commands in. A folder that cannot be written keeps them out, which they tell.
-pub fn open(data: &Path, address: SocketAddr, guard: &Guard) -> Option<Opened> {
+pub fn open(data: &Path, address: SocketAddr, keeper: &Doorkeeper) -> Option<Opened> {
     let mut word = [0; WORD_BYTES];
     fill_random(&mut word);
     let word = hex(&word);
@@ -45,7 +45,7 @@ pub fn open(data: &Path, address: SocketAddr, guard: &Guard) -> Option<Opened> {
     let _ = std::fs::remove_file(&path);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).ok()?;
     file.write_all(text.as_bytes()).ok()?;
-    guard.command.get_or_init(|| sha256(&word));
+    keeper.command.get_or_init(|| sha256(&word));
     Some(Opened(path))
 }
 

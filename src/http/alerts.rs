@@ -161,7 +161,7 @@ fn box_alerts(gateway: &Gateway) -> Vec<Alert> {
     let alert = |level, source, message: String| Alert { level, source, message, provider_id: None };
     let mut alerts = Vec::new();
     if gateway.live.lock().network.offline() {
-        let message = "the box has no network: several remote providers cannot be reached";
+        let message = "the box has no network: no remote provider can be reached";
         alerts.push(alert(Level::Critical, "network", message.into()));
     }
     let health = gateway.store.health();

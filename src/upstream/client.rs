@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use ureq::SendBody;
@@ -117,8 +118,8 @@ impl Client {
     /// A client that asks `resolver` for addresses.
     pub(super) fn resolving_by(resolver: Resolver, config: ClientConfig) -> Result<Client, String> {
         let idle = Arc::new(Idle::default());
-        let dialer =
-            Dialer { idle: Arc::clone(&idle), resolver, tls: tls::config(config.ca_file.as_deref())? };
+        let tls = tls::config(config.ca_file.as_deref())?;
+        let dialer = Dialer { idle: Arc::clone(&idle), resolver, tls, looked_ms: AtomicU64::new(0) };
         let agent_config = ureq::config::Config::builder()
             .http_status_as_error(false)
             // A redirect would carry the key and the prompt to a place that nobody configured.

@@ -13,7 +13,7 @@ use crate::base::text::truncate;
 use crate::catalog::discovery::{self, DiscoveredModel};
 use crate::catalog::provider::{Key, Metric, Model, ModelSource, Provider, Standing};
 use crate::route::health::KeyHealth;
-use crate::route::outcome::{Class, End, Outcome, Signal, classify};
+use crate::route::outcome::{Circumstances, Class, End, Outcome, Signal, classify};
 use crate::wire::exchange::Fault;
 use crate::wire::upstream_error;
 
@@ -172,7 +172,12 @@ impl Lab<'_> {
     /// Judged as an attempt is, so that a provider's own way of refusing is understood here, too.
     fn class(&self, answer: &Answer) -> Option<Class> {
         let end = End::Status { status: answer.status, headers: &answer.headers, body: &answer.body };
-        let signal = Signal { provider: self.provider, prompt_tokens: 0, clock_behind: false, end };
+        let signal = Signal {
+            provider: self.provider,
+            prompt_tokens: 0,
+            circumstances: Circumstances::default(),
+            end,
+        };
         match classify(&signal, clock::now()) {
             Outcome::Failed(failure) => Some(failure.class),
             Outcome::Served { .. } | Outcome::ClientLeft { .. } => None,

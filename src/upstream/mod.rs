@@ -16,6 +16,7 @@ pub mod examine;
 pub mod probe;
 pub mod proxy;
 pub mod url;
+pub mod way_out;
 
 pub mod deliver;
 mod dial;

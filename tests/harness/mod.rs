@@ -6,6 +6,7 @@ mod answer;
 mod clock;
 mod gateway;
 mod gzip;
+mod namespace;
 mod provider;
 mod request;
 mod shelf;
@@ -24,6 +25,7 @@ pub use mock_upstream::{
     Act, Call, ClosedPort, End, FOREVER, Framing, Gzip, MockOptions, MockUpstream, Newline, SilentPort, Step,
     ToolCall, ToolStyle, Usage, delta, event, finish,
 };
+pub use namespace::{in_private_network, sh};
 pub use provider::{Provider, provider};
 pub use request::{Request, hello, hello_with, weather_tool};
 pub use serde_json::{Value, json};
