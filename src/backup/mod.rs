@@ -200,7 +200,13 @@ impl Making<'_> {
             return Ok(false);
         }
         let digest = packed.digest.clone();
-        record.kept = plan.target.take(self.client, packed, &record.kept, self.now_ms, plan.keep)?;
+        record.kept = plan.target.take(
+            self.client,
+            packed,
+            &record.kept,
+            (plan.key.expose(), plan.keep),
+            self.now_ms,
+        )?;
         record.digest = Some(digest);
         Ok(true)
     }

@@ -5,7 +5,7 @@ use lexopt::prelude::*;
 use serde_json::{Value, json};
 
 use super::command;
-use super::{DONE, Failure, World, issue_lines};
+use super::{DONE, Failure, World, issue_line, issue_lines};
 use crate::backup::record::Record;
 use crate::backup::{self, Making, Plan, When};
 use crate::base::clock;
@@ -13,6 +13,7 @@ use crate::catalog::env::{self, Paths};
 use crate::catalog::load;
 use crate::catalog::settings::Settings;
 use crate::http::backups::{made, told};
+use crate::rescue;
 use crate::store::{self, OpenError, Store};
 use crate::upstream::client::{Client, ClientConfig};
 
@@ -110,10 +111,15 @@ fn back_up(known: &Known, paths: &Paths, json: bool, world: &mut World<'_>) -> R
         let message = format!("there is nothing to back up in {} yet", paths.data.display());
         return Err(Failure::Failed(message));
     }
-    let opened = match Store::open(&paths.data) {
+    // As `serve` would: an empty database in the place of a damaged one is nothing to back up.
+    let rescue = |lost| rescue::rescue(&world.process, paths, lost);
+    let opened = match Store::open_or_rescue(&paths.data, &rescue) {
         Ok(opened) => opened,
         Err(OpenError::Locked(_)) => return by_gateway(paths, json, world),
     };
+    for issue in &opened.issues {
+        world.complain(format!("freeway: {}", issue_line(issue)));
+    }
     let plan = known.plan(paths).ok_or_else(no_target)?;
     let making = Making {
         paths,

@@ -298,3 +298,39 @@ fn a_wrong_key_restores_nothing_and_keeps_nobody_from_serving() {
     paste(&other);
     other.chat("m").ok();
 }
+
+/// A new key, and backups under the old one: they may be the only ones that hold what was lost.
+#[test]
+fn backups_under_another_key_are_never_pushed_out() {
+    let (alpha, shelf) = (mock("alpha"), Shelf::start());
+    let (_folder, target) = place();
+    for target in [target, shelf.url("")] {
+        let settings = json!({"backup": {"keep": 2}});
+        let gateway = backed_up(&alpha, &target).settings(settings.clone()).start();
+        let first = back_up(&gateway)["backup"]["name"].clone();
+        drop(gateway);
+        let mut other = backed_up(&alpha, &target)
+            .env("FREEWAY_BACKUP_KEY", "quite another key")
+            .settings(settings)
+            .start();
+        let made: Vec<Value> = (0..3).map(|_| back_up(&other)["backup"]["name"].clone()).collect();
+        let kept = other.get("/api/backups").ok().at("/backups");
+        let kept: Vec<&Value> = kept.as_array().expect("a list").iter().map(|kept| &kept["name"]).collect();
+        assert_eq!(kept, [&made[2], &made[1], &first]);
+        other.wait_for_log("is sealed under another key and stays");
+        other.stop();
+        other.set_env("FREEWAY_BACKUP_KEY", KEY);
+        let place = format!("{}/{}", target.trim_end_matches('/'), first.as_str().expect("a name"));
+        other.command(&format!("restore {place} --force --json")).ok();
+    }
+}
+
+#[test]
+fn a_demo_leaves_the_owners_backups_alone() {
+    let alpha = mock("alpha");
+    let (_folder, target) = place();
+    let gateway = backed_up(&alpha, &target).demo().start();
+    gateway.wait_for_log("backed up to");
+    assert!(!Path::new(&target).exists());
+    assert_ne!(gateway.get("/api/backups").ok().at("/target"), json!(target));
+}
