@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
+use ring::digest;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::archive::{Head, Sealing};
 use super::target::hint;
@@ -108,8 +108,10 @@ pub(super) fn write(
     let file = create(to)?;
     let head = Head { schema: copy::schema_version(), created_ms: about.created_ms };
     let sealing = Sealing::new(BufWriter::new(&file), head, key)?;
-    let mut out =
-        Entries { out: DeflateEncoder::new(sealing, Compression::default()), digest: Sha256::new() };
+    let mut out = Entries {
+        out: DeflateEncoder::new(sealing, Compression::default()),
+        digest: digest::Context::new(&digest::SHA256),
+    };
     let description = serde_json::to_vec(about)?;
     // Its date is no content.
     out.out.write_all(&entry_head(ABOUT, description.len() as u64))?;
@@ -127,7 +129,7 @@ pub(super) fn write(
     }
     out.entry(DATABASE, File::open(database)?)?;
     out.add(&[0], true)?;
-    let digest = hex(&out.digest.finalize());
+    let digest = hex(out.digest.finish().as_ref());
     out.out.finish()?.finish()?.flush()?;
     file.sync_all()?;
     Ok((file.metadata()?.len(), digest))
@@ -136,7 +138,7 @@ pub(super) fn write(
 /// Entries on their way into an archive.
 struct Entries<W: Write> {
     out: W,
-    digest: Sha256,
+    digest: digest::Context,
 }
 
 impl<W: Write> Entries<W> {

@@ -12,7 +12,7 @@ use crate::base::clock;
 use crate::catalog::env::{self, Paths};
 use crate::catalog::load;
 use crate::catalog::settings::Settings;
-use crate::http::backups::{made, told};
+use crate::http::backups::{made, size, told};
 use crate::rescue;
 use crate::store::{self, OpenError, Store};
 use crate::upstream::client::{Client, ClientConfig};
@@ -160,9 +160,9 @@ fn by_gateway(paths: &Paths, json: bool, world: &mut World<'_>) -> Result<u8, Fa
         return Ok(DONE);
     }
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let kib = answer["backup"]["bytes"].as_u64().unwrap_or_default().div_ceil(1_024);
+    let size = size(answer["backup"]["bytes"].as_u64().unwrap_or_default());
     let (target, name) = (text(&answer["target"]), text(&answer["backup"]["name"]));
-    world.say(format!("backed up to {target}: {name} ({kib} KiB)"));
+    world.say(format!("backed up to {target}: {name} ({size})"));
     Ok(DONE)
 }
 
