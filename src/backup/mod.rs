@@ -30,13 +30,14 @@ use pack::About;
 pub use pack::is_empty;
 use record::{Failed, Record};
 use target::Target;
+pub use unpack::is_unfinished;
 
 /// Holds the recovery key that `freeway backup --init` made, in the data folder. It is in no backup.
 pub const KEY_FILE: &str = "backup.key";
 const KEY_BYTES_MAX: u64 = 4_096;
-/// What a recovery key is made of: no letters that are easily mistaken for others, 32 of them.
-const ALPHABET: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz23456789w";
-const RECOVERY_LETTERS: usize = 39;
+/// What a recovery key is made of: 32 characters of which none is easily mistaken for another.
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const RECOVERY_LETTERS: usize = 40;
 const GROUP_LETTERS: usize = 5;
 
 /// What a running gateway knows of its backups.
@@ -243,5 +244,3 @@ pub fn restore_database(from: impl Read, key: &str, data: &Path) -> Result<Resto
 pub fn finish_restoring(data: &Path) -> std::io::Result<()> {
     unpack::finish(data).map(drop)
 }
-
-pub use unpack::is_unfinished;

@@ -3,7 +3,6 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -207,14 +206,18 @@ fn a_server_takes_them_by_put_and_gives_them_back() {
 
 #[test]
 fn they_are_made_by_themselves_when_something_changed() {
-    let alpha = mock("alpha");
+    let (alpha, clock) = (mock("alpha"), Clock::shifted_by(0));
     let (_folder, target) = place();
-    let mut gateway = backed_up(&alpha, &target).start();
+    let mut gateway = clock.of(backed_up(&alpha, &target)).env("FREEWAY_LOG", "debug").start();
     gateway.wait_for_log("backed up to");
     assert_eq!(names(&target).len(), 1);
     gateway.restart();
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(names(&target).len(), 1, "one a day");
+    clock.pass(25 * 3_600);
+    gateway.wait_for_log("nothing changed since the last backup");
+    assert_eq!(names(&target).len(), 1);
+    paste(&gateway);
+    clock.pass(51 * 3_600);
+    eventually("the change is backed up", || names(&target).len() == 2);
 }
 
 #[test]
