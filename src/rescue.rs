@@ -28,8 +28,9 @@ pub fn finish_restoring(data: &std::path::Path) -> Result<(), String> {
     })
 }
 
-/// Puts back from the newest backup that opens what was lost. `None` where backups are off or there was never one.
-pub fn rescue(process: &Variables, paths: &Paths, lost: Lost) -> Option<Issue> {
+/// Puts back from the newest backup that opens what was lost; `begins` is called when it comes to that. `None` where
+/// backups are off or there was never one.
+pub fn rescue(process: &Variables, paths: &Paths, lost: Lost, begins: &dyn Fn()) -> Option<Issue> {
     // Without a database, but with keys, somebody is at work here.
     if lost == Lost::Everything && !backup::is_empty(&paths.data) {
         return None;
@@ -38,6 +39,7 @@ pub fn rescue(process: &Variables, paths: &Paths, lost: Lost) -> Option<Issue> {
     // A configuration that refuses is told by the load.
     let settings = load::settings(&paths.config, &variables).ok()?;
     let plan = Plan::new(&settings.backup, load::backup_key(&variables).as_ref(), paths)?;
+    begins();
     let (level, message) = match plan.and_then(|plan| from_backup(&plan, &variables, paths, lost)) {
         Ok(None) => return None,
         Ok(Some(message)) => (IssueLevel::Warning, message),

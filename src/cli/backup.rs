@@ -112,7 +112,7 @@ fn back_up(known: &Known, paths: &Paths, json: bool, world: &mut World<'_>) -> R
         return Err(Failure::Failed(message));
     }
     // As `serve` would: an empty database in the place of a damaged one is nothing to back up.
-    let rescue = |lost| rescue::rescue(&world.process, paths, lost);
+    let rescue = |lost| rescue::rescue(&world.process, paths, lost, &|| ());
     let opened = match Store::open_or_rescue(&paths.data, &rescue) {
         Ok(opened) => opened,
         Err(OpenError::Locked(_)) => return by_gateway(paths, json, world),
