@@ -156,7 +156,8 @@ fn body(input: &[u8]) {
     let edited = Body::parse(body.spliced(&edits)).expect("an edited body is a body");
     assert!(edited.raw("user").is_none());
     assert!(edited.raw("model").is_some() || names.first().is_some_and(|first| first == "model"));
-    for name in names.iter().skip(1).filter(|name| !["model", "stream", "user", "renamed"].contains(&name.as_str()))
+    for name in
+        names.iter().skip(1).filter(|name| !["model", "stream", "user", "renamed"].contains(&name.as_str()))
     {
         assert_eq!(edited.raw(name), body.raw(name), "a field that nobody touched");
     }
@@ -164,7 +165,8 @@ fn body(input: &[u8]) {
 
 /// What the other parser refuses although the grammar allows it: numbers beyond its range.
 fn too_odd(bytes: &[u8]) -> bool {
-    serde_json::from_slice::<serde_json::Value>(bytes).is_err_and(|error| error.to_string().contains("number out of range"))
+    serde_json::from_slice::<serde_json::Value>(bytes)
+        .is_err_and(|error| error.to_string().contains("number out of range"))
 }
 
 /// An event stream: cut anywhere it gives the same items, and never more than came.
@@ -226,7 +228,9 @@ fn stream(input: &[u8]) {
     let text = std::str::from_utf8(&out).expect("frames are UTF-8");
     for frame in text.split_terminator("\n\n") {
         let data = frame.strip_prefix("data: ").expect("a frame is one line of data");
-        let fine = data == "[DONE]" || serde_json::from_str::<serde_json::Value>(data).is_ok() || too_odd(data.as_bytes());
+        let fine = data == "[DONE]"
+            || serde_json::from_str::<serde_json::Value>(data).is_ok()
+            || too_odd(data.as_bytes());
         assert!(fine, "a frame that is no JSON: {data}");
     }
     assert!(out.len() <= 64 * 1024 + bytes.len() * 64, "{} bytes became {}", bytes.len(), out.len());
