@@ -151,7 +151,7 @@ pub fn probe(address: SocketAddr) -> Result<(), String> {
 const STATUS_BYTES: usize = 12;
 
 /// Where to reach a listener from the same machine: one on every address is also on loopback.
-fn reachable(bound: IpAddr) -> IpAddr {
+pub fn reachable(bound: IpAddr) -> IpAddr {
     match bound {
         IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

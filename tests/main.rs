@@ -12,6 +12,8 @@ mod e2e {
     mod alike;
     /// What happened, in sums and by the request: equal to the traffic, and kept.
     mod analytics;
+    /// Backups, and the way back.
+    mod backup;
     /// Benches, and what lifts them.
     mod benches;
     /// The blame table, row by row: who is called, who is benched for how long, and what comes next.
@@ -26,8 +28,12 @@ mod e2e {
     mod cli;
     /// Client keys: made, listed, confined, revoked.
     mod clients;
+    /// A wall clock that is unset, or steps.
+    mod clock;
     /// `make install`, the systemd unit, the container files.
     mod deploy;
+    /// What is amiss, whom a request would ask, what a provider file lacks.
+    mod doctor;
     /// Vectors.
     mod embeddings;
     /// What clients are told when nothing else can be done.
@@ -54,6 +60,8 @@ mod e2e {
     mod models;
     /// Calls on their way to an upstream: connections, addresses, proxies.
     mod network;
+    /// Odd providers, each added by one file.
+    mod odd_providers;
     /// Who comes first, by each strategy.
     mod orderings;
     /// What the owner changes beside the files.
@@ -84,6 +92,8 @@ mod e2e {
     mod sse_output;
     /// Token counts of streams.
     mod sse_usage;
+    /// What a full, closed or damaged disk does, and a kill.
+    mod storage;
     /// The last answer, by what would help.
     mod terminal;
     /// Hostile and unlucky clients, on raw sockets.

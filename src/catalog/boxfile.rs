@@ -1,7 +1,7 @@
 //! Small private files in the data folder: the box's own secret, and how a file is written whole or not at all.
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use super::pool::Fingerprints;
@@ -9,7 +9,7 @@ use super::{Issue, IssueLevel};
 use crate::base::rng::fill_random;
 
 /// Holds 32 random bytes that name the provider keys of this box.
-const SECRET_FILE: &str = "box.key";
+pub const SECRET_FILE: &str = "box.key";
 
 /// Reads the box's secret, or makes it. Where neither works the names hold for this process only, which is told.
 pub fn fingerprints(data: &Path) -> (Fingerprints, Option<Issue>) {
@@ -61,13 +61,28 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
 /// Writes a file that only its owner may read: under another name first, then renamed, so that a crash leaves the old
 /// file or the new one.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    make_folder(path.parent().unwrap_or(Path::new(".")))?;
+    write_whole(path, bytes, 0o600)
+}
+
+/// Replaces a file of the owner's own in the same way. Who may read it stays as it was, and a link stays a link.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let path = fs::canonicalize(path)?;
+    let mode = fs::metadata(&path)?.permissions().mode();
+    write_whole(&path, bytes, mode & 0o777)
+}
+
+fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    make_folder(folder)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let temporary = folder.join(format!(".{name}.{}.tmp", std::process::id()));
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    let written =
-        file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
+    let written = file
+        .write_all(bytes)
+        // What the process's mask takes away comes back.
+        .and_then(|()| file.set_permissions(fs::Permissions::from_mode(mode)))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         // The first error is the one to tell.
         let _ = fs::remove_file(&temporary);
@@ -78,7 +93,6 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn c3_the_box_secret_survives_a_restart() {

@@ -317,30 +317,61 @@ pub fn merge(provider: &mut Provider, list: &DiscoveredList, slots: &mut Slots) 
         if provider.models.len() >= MODELS_MAX {
             break;
         }
-        let caps = found.caps.iter().filter_map(|name| Caps::by_name(name)).fold(Caps::default(), Caps::with);
-        let standing = standing(provider.billing, found.free, provider.allow_paid);
-        provider.models.push(Model {
-            slot: slots.intern(&format!("model/{}/{}", provider.id, found.id)),
-            id: found.id.as_str().into(),
-            reference: format!("{}/{}", provider.id, found.id).into(),
-            label: found.label.clone().unwrap_or_else(|| found.id.clone()),
-            aliases: Vec::new(),
-            context: found.context,
-            max_output: found.max_output,
-            caps: if caps == Caps::default() { Caps::CHAT } else { caps },
-            priority: DISCOVERED_PRIORITY,
-            enabled: standing != Standing::Paid,
-            limits: Limits::default(),
-            drop_params: Vec::new(),
-            credits: None,
-            tier: None,
-            rank: None,
-            paid_equivalent: None,
-            source: ModelSource::Discovered,
-            dimensions: None,
-            standing,
-        });
+        let slot = slots.intern(&format!("model/{}/{}", provider.id, found.id));
+        let model = model(provider, found, slot);
+        provider.models.push(model);
     }
+}
+
+/// A model that a provider's list names.
+pub fn model(provider: &Provider, found: &DiscoveredModel, slot: Slot) -> Model {
+    let caps = found.caps.iter().filter_map(|name| Caps::by_name(name)).fold(Caps::default(), Caps::with);
+    let standing = standing(provider.billing, found.free, provider.allow_paid);
+    Model {
+        slot,
+        id: found.id.as_str().into(),
+        reference: format!("{}/{}", provider.id, found.id).into(),
+        label: found.label.clone().unwrap_or_else(|| found.id.clone()),
+        aliases: Vec::new(),
+        context: found.context,
+        max_output: found.max_output,
+        caps: if caps == Caps::default() { Caps::CHAT } else { caps },
+        priority: DISCOVERED_PRIORITY,
+        enabled: standing != Standing::Paid,
+        limits: Limits::default(),
+        drop_params: Vec::new(),
+        credits: None,
+        tier: None,
+        rank: None,
+        paid_equivalent: None,
+        source: ModelSource::Discovered,
+        dimensions: None,
+        standing,
+    }
+}
+
+/// Where the ids of model lists usually stand.
+const USUAL_PATHS: [&str; 11] = [
+    "data[].id",
+    "[].id",
+    "models[].id",
+    "models[].name",
+    "result[].id",
+    "result[].name",
+    "result.models[].name",
+    "data[].name",
+    "[].name",
+    "models[]",
+    "[]",
+];
+
+/// The usual path under which a list that its file does not understand has ids.
+pub fn path_of(body: &[u8]) -> Option<&'static str> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let finds = |path: &&&str| {
+        IdPath::parse(path).is_ok_and(|path| path.find(&body).iter().any(|(id, _)| is_model_id(id)))
+    };
+    USUAL_PATHS.iter().find(finds).copied()
 }
 
 #[cfg(test)]

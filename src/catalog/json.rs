@@ -21,23 +21,46 @@ pub fn parse(text: &str) -> Result<Value, String> {
 
 /// Blanks comments and trailing commas, so that every other byte keeps its line and column.
 fn strip(text: &str) -> Result<String, String> {
-    let mut out = text.as_bytes().to_vec();
-    // Where the last two bytes that are neither space nor comment stand.
+    let mut out = without_comments(text)?.into_bytes();
+    // Where the last two bytes that are no space stand.
     let mut last: [Option<usize>; 2] = [None, None];
     let mut i = 0;
     while i < out.len() {
-        match (out[i], out.get(i + 1)) {
-            (b'"', _) => {
+        match out[i] {
+            b'"' => {
                 last = [Some(i), last[0]];
                 i = string_end(&out, i);
                 continue;
             }
+            b']' | b'}' => {
+                if let [Some(comma), Some(before)] = last {
+                    if out[comma] == b',' && !b"[{,:".contains(&out[before]) {
+                        out[comma] = b' ';
+                    }
+                }
+                last = [Some(i), last[0]];
+            }
+            b if !b.is_ascii_whitespace() => last = [Some(i), last[0]],
+            _ => {}
+        }
+        i += 1;
+    }
+    // Only ASCII commas became spaces.
+    Ok(String::from_utf8(out).expect("blanking commas keeps UTF-8 valid"))
+}
+
+/// Blanks comments, so that every other byte keeps its line and column.
+pub(super) fn without_comments(text: &str) -> Result<String, String> {
+    let mut out = text.as_bytes().to_vec();
+    let mut i = 0;
+    while i < out.len() {
+        match (out[i], out.get(i + 1)) {
+            (b'"', _) => i = string_end(&out, i),
             (b'/', Some(b'/')) => {
                 while i < out.len() && out[i] != b'\n' {
                     out[i] = b' ';
                     i += 1;
                 }
-                continue;
             }
             (b'/', Some(b'*')) => {
                 let Some(length) = memchr::memmem::find(&out[i + 2..], b"*/") else {
@@ -47,27 +70,16 @@ fn strip(text: &str) -> Result<String, String> {
                 let end = i + 2 + length + 2;
                 out[i..end].iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');
                 i = end;
-                continue;
             }
-            (b']' | b'}', _) => {
-                if let [Some(comma), Some(before)] = last {
-                    if out[comma] == b',' && !b"[{,:".contains(&out[before]) {
-                        out[comma] = b' ';
-                    }
-                }
-                last = [Some(i), last[0]];
-            }
-            (b, _) if !b.is_ascii_whitespace() => last = [Some(i), last[0]],
-            _ => {}
+            _ => i += 1,
         }
-        i += 1;
     }
-    // Only whole comments and ASCII commas became spaces.
+    // Only whole comments became spaces.
     Ok(String::from_utf8(out).expect("blanking whole comments keeps UTF-8 valid"))
 }
 
 /// The index after the string that begins at `start`.
-fn string_end(bytes: &[u8], start: usize) -> usize {
+pub(super) fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut i = start + 1;
     while i < bytes.len() {
         match bytes[i] {

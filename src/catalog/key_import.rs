@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::check::is_visible;
-use super::key_names::KeyNames;
+use super::key_names::{KeyNames, stem};
 use super::vault::{KEY_MAX, NewKey};
-use super::{env, json as file_json};
+use super::{env, json as file_json, key_export};
 use crate::base::text::{Secret, truncate};
 
 /// Longest text that is read, in bytes.
@@ -262,10 +262,7 @@ fn judge(raw: Raw, names: &KeyNames) -> Entry {
         }
         None => match by_shape() {
             Some(provider) => (Some(provider), Some("guessed from how the key begins".to_owned())),
-            None => (
-                None,
-                Some("no provider is known by this name; name one, or make a provider file".to_owned()),
-            ),
+            None => (None, Some(unknown(&raw))),
         },
     };
     let lower = raw.value.to_ascii_lowercase();
@@ -290,13 +287,27 @@ fn judge(raw: Raw, names: &KeyNames) -> Entry {
     }
 }
 
+/// What to do with a key that nobody knows the provider of.
+fn unknown(raw: &Raw) -> String {
+    let known = "no provider is known by this name; name one, or make a provider file";
+    let Some(url) = raw.base_url.as_deref() else { return known.to_owned() };
+    let name = raw.provider.as_deref().or(raw.name.as_deref()).unwrap_or("my-provider");
+    let id = stem(name).to_ascii_lowercase().replace(['_', ' ', '.'], "-");
+    format!(
+        "no provider is known by this name; make it first: freeway provider new {id} --url {}",
+        truncate(url, SHOWN_MAX)
+    )
+}
+
 /// A value that may be a pool: several keys, separated by commas.
 fn pool(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|key| !key.is_empty())
 }
 
 /// The end of a variable that holds the address that its neighbours go to.
-const ADDRESS_END: &str = "_BASE_URL";
+pub(super) const ADDRESS_END: &str = "_BASE_URL";
+
+const MODELS_END: &str = "_MODELS";
 
 fn of_env(text: &str, faults: &mut Vec<String>) -> Vec<Raw> {
     let (pairs, found) = env::pairs(text);
@@ -307,7 +318,8 @@ fn of_env(text: &str, faults: &mut Vec<String>) -> Vec<Raw> {
         .collect();
     let mut raws = Vec::new();
     for (name, value) in &pairs {
-        if name.ends_with(ADDRESS_END) {
+        // Lists of models stand beside addresses, and hold commas as pools do.
+        if name.ends_with(ADDRESS_END) || name.ends_with(MODELS_END) {
             continue;
         }
         let stem =
@@ -406,7 +418,7 @@ fn of_csv(text: &str, faults: &mut Vec<String>) -> Vec<Raw> {
             continue;
         };
         // Our own export marks labels that a spreadsheet would take for formulas.
-        let label = label_at.and_then(cell).map(|label| label.trim_start_matches('\'').to_owned());
+        let label = label_at.and_then(cell).map(|label| key_export::as_it_was(&label).to_owned());
         raws.push(Raw {
             name: None,
             provider: cell(provider_at),
@@ -508,7 +520,7 @@ mod tests {
     #[test]
     fn fl_40_addresses_stay_with_their_keys() {
         let preview = read(
-            "CUSTOM_1_BASE_URL=https://c.example/v1\nCUSTOM_1_KEY=k-1\nGROQ_KEY=gsk_1",
+            "CUSTOM_1_BASE_URL=https://c.example/v1\nCUSTOM_1_KEY=k-1\nCUSTOM_1_MODELS=a,b-TOOLS\nGROQ_KEY=gsk_1",
             None,
             &names(),
             &|_, _| false,

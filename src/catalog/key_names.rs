@@ -95,7 +95,7 @@ fn without_number(name: &str) -> &str {
 }
 
 /// A name without what the names of keys end in.
-fn stem(name: &str) -> &str {
+pub(super) fn stem(name: &str) -> &str {
     ENDS.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name)
 }
 

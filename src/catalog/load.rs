@@ -13,7 +13,7 @@ use super::names::Names;
 use super::overrides::{self, Overrides};
 use super::pool::Fingerprints;
 use super::provider::Provider;
-use super::settings::Settings;
+use super::settings::{AdminKey, Settings};
 use super::slots::Slots;
 use super::spec::{self, Context};
 use super::vault::{self, Sealer, Vault};
@@ -35,6 +35,8 @@ pub struct Snapshot {
     pub pasted: Vault,
     /// Under which pasted keys are sealed.
     pub passphrase: Option<Secret>,
+    /// Under which backups are sealed, where a variable sets it.
+    pub backup_key: Option<Secret>,
     /// What the owner changed beside the files; counted in already.
     pub overrides: Overrides,
     /// The names of the configuration alone, for what is to be overridden next.
@@ -44,10 +46,31 @@ pub struct Snapshot {
     pub paths: Paths,
     /// Grows with each load of this process.
     pub id: u64,
-    /// The last good text of each provider file.
+    /// The last good text of each provider file of the owner.
     sources: Sources,
+    /// Which file each provider comes from.
+    files: BTreeMap<Arc<str>, String>,
     /// Credentials of the configuration, kept for the case that its next version is bad.
     secrets: Vec<Secret>,
+}
+
+impl Snapshot {
+    /// The name of the file that a provider comes from, and its text as it was read; no text for a built-in file.
+    pub fn file_of(&self, id: &str) -> Option<(&str, Option<&str>)> {
+        let file = self.files.get(id)?;
+        Some((file, self.sources.get(file).map(|text| &**text)))
+    }
+
+    /// The keys of clients and of the owner, as far as they are known in plain.
+    pub fn credentials(&self) -> &[Secret] {
+        &self.secrets
+    }
+
+    /// The owner's key, for who has to present it.
+    pub fn admin_key(&self) -> Option<&Secret> {
+        let known = self.settings.admin_key?;
+        self.secrets.iter().find(|secret| AdminKey::new(secret.expose()) == known)
+    }
 }
 
 /// What a load needs.
@@ -96,7 +119,7 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         pasted: &pasted,
         slots,
     };
-    let mut providers = read_providers(inputs, &mut context, &mut sources, &mut issues);
+    let (mut providers, files) = read_providers(inputs, &mut context, &mut sources, &mut issues);
     for provider in &mut providers {
         if let Some(list) = inputs.discovered.lists.get(&*provider.id).filter(|_| settings.discovery.enabled)
         {
@@ -110,6 +133,8 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
     let woven = woven_secrets(&providers, &variables);
     // Those of providers that are not there, too.
     let sealed = pasted.keys.iter().map(|key| key.secret.clone()).chain(passphrase.map(Secret::new));
+    let backup_key = backup_key(&variables);
+    let sealed = sealed.chain(backup_key.clone());
     let redactor = Redactor::new(keys.chain(secrets.iter().cloned()).chain(woven).chain(sealed));
     for issue in &mut issues {
         // Messages quote what is wrong.
@@ -122,6 +147,7 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         settings,
         redactor,
         passphrase: passphrase.map(Secret::new),
+        backup_key,
         pasted,
         overrides,
         configured_names,
@@ -129,9 +155,19 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         paths: inputs.paths.clone(),
         id: inputs.previous.map_or(1, |previous| previous.id + 1),
         sources,
+        files,
         secrets,
         origins,
     })
+}
+
+/// The variable that holds the key of backups.
+pub const BACKUP_KEY_VARIABLE: &str = "FREEWAY_BACKUP_KEY";
+
+/// The key of backups, where the variable sets one.
+pub fn backup_key(variables: &Variables) -> Option<Secret> {
+    let text = variables.get(BACKUP_KEY_VARIABLE).map(|key| key.trim());
+    text.filter(|key| !key.is_empty()).map(Secret::new)
 }
 
 /// What opens pasted keys.
@@ -198,20 +234,31 @@ struct Configured {
     origins: Origins,
 }
 
-fn read_settings(
-    inputs: &Inputs<'_>,
-    variables: &Variables,
-    issues: &mut Vec<Issue>,
-) -> Result<Configured, Vec<Issue>> {
-    let name = file_name(&inputs.paths.config);
-    let read = match read_bounded(&inputs.paths.config, CONFIG_MAX_BYTES) {
+/// The settings alone, for what has to be known before everything else can be read.
+///
+/// # Errors
+/// What a load would refuse.
+pub fn settings(config: &Path, variables: &Variables) -> Result<Settings, Vec<Issue>> {
+    read_config(config, variables).map(|read| read.settings)
+}
+
+fn read_config(path: &Path, variables: &Variables) -> Result<config::Read, Vec<Issue>> {
+    let name = file_name(path);
+    match read_bounded(path, CONFIG_MAX_BYTES) {
         Ok(text) => config::read(&name, &text.unwrap_or_default(), variables),
         Err(error) => {
             let message = format!("cannot be read: {error}");
             Err(vec![Issue { file: name, provider: None, level: IssueLevel::Error, message }])
         }
-    };
-    match (read, inputs.previous) {
+    }
+}
+
+fn read_settings(
+    inputs: &Inputs<'_>,
+    variables: &Variables,
+    issues: &mut Vec<Issue>,
+) -> Result<Configured, Vec<Issue>> {
+    match (read_config(&inputs.paths.config, variables), inputs.previous) {
         (Ok(read), _) => {
             issues.extend(read.warnings);
             Ok(Configured { settings: read.settings, secrets: read.secrets, origins: read.origins })
@@ -237,7 +284,7 @@ fn read_providers(
     context: &mut Context<'_>,
     good: &mut Sources,
     issues: &mut Vec<Issue>,
-) -> Vec<Provider> {
+) -> (Vec<Provider>, BTreeMap<Arc<str>, String>) {
     let mut providers: Vec<Provider> = Vec::new();
     let mut origins: BTreeMap<Arc<str>, String> = BTreeMap::new();
     for source in sources(inputs, issues) {
@@ -291,7 +338,7 @@ fn read_providers(
         }
     }
     providers.sort_by(|a, b| a.id.cmp(&b.id));
-    providers
+    (providers, origins)
 }
 
 /// The texts to read: the folder's files by name, then the built-in ones where they count.

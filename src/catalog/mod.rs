@@ -24,6 +24,7 @@ pub mod json;
 pub mod pool;
 pub mod spec;
 pub mod spec_model;
+pub mod splice;
 
 pub mod overrides;
 

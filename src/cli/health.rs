@@ -1,12 +1,11 @@
 //! `freeway health`: whether the gateway of this folder answers. For health checks of containers and monitors, which
 //! often have no HTTP client of their own.
 use std::ffi::OsString;
-use std::net::{SocketAddr, ToSocketAddrs};
 
 use lexopt::prelude::*;
 use serde_json::json;
 
-use super::{DONE, FAILED, Failure, World, issue_lines};
+use super::{DONE, FAILED, Failure, World, issue_lines, running};
 use crate::service;
 
 /// What `freeway health --help` says.
@@ -38,7 +37,7 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
     }
     let paths = world.paths();
     let settings = world.load(&paths).map_err(|issues| Failure::Failed(issue_lines(&issues)))?.settings;
-    let address = address(&settings.host, settings.port)?;
+    let address = running::address(&settings, None)?;
     let result = service::probe(address);
     match (&result, json) {
         (Ok(()), true) => world.say_json(&json!({"ok": true, "address": address.to_string()})),
@@ -49,12 +48,6 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
         (Err(problem), false) => world.complain(format!("freeway: {problem}")),
     }
     Ok(if result.is_ok() { DONE } else { FAILED })
-}
-
-fn address(host: &str, port: u16) -> Result<SocketAddr, Failure> {
-    let mut found =
-        (host, port).to_socket_addrs().map_err(|error| Failure::Failed(format!("host {host}: {error}")))?;
-    found.next().ok_or_else(|| Failure::Failed(format!("host {host} has no address")))
 }
 
 #[cfg(test)]

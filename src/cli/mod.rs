@@ -12,14 +12,21 @@ use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::slots::Slots;
 use crate::catalog::{Issue, boxfile};
 
+pub mod backup;
 pub mod clients;
 pub mod config;
+pub mod diagnosis;
+pub mod doctor;
+pub mod doctor_route;
 pub mod health;
 pub mod init;
 pub mod keys;
 pub mod provider;
+pub mod restore;
+pub mod running;
 pub mod systemd;
 pub mod verify;
+pub mod verify_apply;
 
 /// Exit statuses: it is done, it could not be done, it was not understood.
 pub const DONE: u8 = 0;
@@ -60,6 +67,11 @@ impl World<'_> {
 
     /// Everything configured, read without leaving a trace.
     pub fn load(&self, paths: &Paths) -> Result<Snapshot, Vec<Issue>> {
+        self.load_with(paths, &mut Slots::default())
+    }
+
+    /// The same, for who has to know what saved state is kept under.
+    pub fn load_with(&self, paths: &Paths, slots: &mut Slots) -> Result<Snapshot, Vec<Issue>> {
         let inputs = Inputs {
             paths,
             process: &self.process,
@@ -67,7 +79,7 @@ impl World<'_> {
             discovered: &load::read_discovered(&paths.data),
             previous: None,
         };
-        load::load(&inputs, &mut Slots::default())
+        load::load(&inputs, slots)
     }
 }
 
@@ -97,6 +109,9 @@ usage: freeway COMMAND [ARGUMENTS]
   keys       import, export and list the keys of providers
   config     check the settings, the provider files and the variables
   provider   list, add, verify and refresh providers
+  doctor     find what is amiss and say what to do; tell whom a request would ask
+  backup     back up what cannot be rebuilt, sealed, to a folder or a server
+  restore    put a backup back
   health     ask the running gateway whether it is alive
   systemd    print a unit that runs it as a service
   version    say which version this is
@@ -132,8 +147,10 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
             USAGE
         }
         other => run(other, args, world).unwrap_or_else(|| {
-            let known =
-                ["serve", "init", "clients", "keys", "config", "provider", "health", "systemd", "version"];
+            let known = [
+                "serve", "init", "clients", "keys", "config", "provider", "doctor", "backup", "restore",
+                "health", "systemd", "version",
+            ];
             let hint =
                 closest(other, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
             if wants_json(args) {
@@ -189,6 +206,9 @@ pub fn run(command: &str, args: &[OsString], world: &mut World<'_>) -> Option<u8
         "config" => (config::HELP, config::run(args, world)),
         "keys" | "key" => (keys::HELP, keys::run(args, world)),
         "provider" | "providers" => (provider::HELP, provider::run(args, world)),
+        "doctor" => (doctor::HELP, doctor::run(args, world)),
+        "backup" => (backup::HELP, backup::run(args, world)),
+        "restore" => (restore::HELP, restore::run(args, world)),
         "health" => (health::HELP, health::run(args, world)),
         "systemd" => (systemd::HELP, systemd::run(args, world)),
         _ => return None,

@@ -19,19 +19,20 @@ pub const HELP: &str = "\
 usage: freeway provider list [--json]
        freeway provider new ID [--url URL] [--env NAME] [--auth bearer|header|query|none]
                                [--header NAME] [--query NAME] [--label TEXT] [--force] [--json]
-       freeway provider verify ID [--validate] [--json]
+       freeway provider verify ID [--validate] [--apply] [--json]
        freeway provider refresh [ID...] [--json]
 
   list      every provider, what it lacks, and where to get a key
   new       writes providers/ID.json to fill in
-  verify    checks the file, the variables and every key against the provider;
-            --validate also asks each model for a few tokens
+  verify    checks the file, the variables and every key against the provider, and suggests edits;
+            --validate also asks each model for a few tokens, --apply writes what is suggested into the file
   refresh   fetches the model lists again
 
 examples:
   freeway provider list
   freeway provider new acme --url https://api.acme.example/v1 --env ACME_API_KEY
-  freeway provider verify acme --validate
+  freeway provider verify acme
+  freeway provider verify acme --validate --apply
   freeway provider verify acme --json | jq .verdict
   freeway provider refresh groq";
 
@@ -43,6 +44,7 @@ struct Line {
     json: bool,
     force: bool,
     validate: bool,
+    apply: bool,
     url: Option<String>,
     env: Option<String>,
     auth: Option<String>,
@@ -60,6 +62,7 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
             Long("json") => line.json = true,
             Long("force") => line.force = true,
             Long("validate") => line.validate = true,
+            Long("apply") => line.apply = true,
             Long("url") => line.url = Some(parser.value()?.string()?),
             Long("env") => line.env = Some(parser.value()?.string()?),
             Long("auth") => line.auth = Some(parser.value()?.string()?),
@@ -79,7 +82,10 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
     match (action.as_str(), line.ids.as_slice()) {
         ("list", []) => list(&line, world),
         ("new", [id]) => new(id, &line, world),
-        ("verify", [id]) => verify::run(id, line.validate, line.json, world),
+        ("verify", [id]) => {
+            let (validate, apply, json) = (line.validate, line.apply, line.json);
+            verify::run(&verify::Wish { id, validate, apply, json }, world)
+        }
         ("refresh", ids) => refresh(ids, line.json, world),
         ("list", _) => Err(Failure::Usage("provider list: takes no names".into())),
         ("new" | "verify", _) => Err(Failure::Usage(format!("provider {action}: give one id, such as acme"))),
@@ -186,13 +192,7 @@ fn new(id: &str, line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
         return Err(Failure::Failed(format!("{} is there already; --force overwrites it", path.display())));
     }
     let failed = |error: std::io::Error| Failure::Failed(format!("{}: {error}", path.display()));
-    let fresh = !paths.providers.exists();
-    std::fs::create_dir_all(&paths.providers).map_err(failed)?;
-    if fresh && !paths.providers_named {
-        // Without it the new folder would take the built-in providers away.
-        std::fs::write(paths.providers.join(WITH_BUNDLED), MARKER).map_err(failed)?;
-        std::fs::write(paths.providers.join("_schema.json"), bundled::SCHEMA).map_err(failed)?;
-    }
+    prepare_folder(&paths).map_err(failed)?;
     let text = serde_json::to_string_pretty(&file).unwrap_or_default() + "\n";
     std::fs::write(&path, text).map_err(failed)?;
     if line.json {
@@ -208,6 +208,18 @@ fn new(id: &str, line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     }
     world.say(format!("Then run: freeway provider verify {id}"));
     Ok(DONE)
+}
+
+/// Makes the folder of provider files where there is none.
+pub(super) fn prepare_folder(paths: &Paths) -> std::io::Result<()> {
+    let fresh = !paths.providers.exists();
+    std::fs::create_dir_all(&paths.providers)?;
+    if fresh && !paths.providers_named {
+        // Without it the new folder would take the built-in providers away.
+        std::fs::write(paths.providers.join(WITH_BUNDLED), MARKER)?;
+        std::fs::write(paths.providers.join("_schema.json"), bundled::SCHEMA)?;
+    }
+    Ok(())
 }
 
 const MARKER: &str = "\

@@ -1,74 +1,147 @@
-//! `freeway provider verify`: the file, the variables, every key, the models, the limits, and what to write down.
+//! `freeway provider verify`: the file, the variables, every key, the models, the limits, and what to write down. What may
+//! be written stands in [`super::verify_apply`].
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::provider::{client, load_all};
+use super::verify_apply::{Applied, Suggestion};
 use super::{DONE, FAILED, Failure, World, issue_line};
 use crate::base::text::closest;
 use crate::catalog::load::Snapshot;
-use crate::catalog::provider::{ModelSource, Provider};
-use crate::catalog::{Issue, IssueLevel};
+use crate::catalog::provider::{Auth, LimitsScope, Metric, Model, ModelSource, Provider};
+use crate::catalog::{IssueLevel, splice};
 use crate::route::health::KeyHealth;
 use crate::upstream::client::Client;
-use crate::upstream::examine::{Examined, Extent, Lab};
+use crate::upstream::examine::{Examined, Extent, Lab, Tried};
 
 /// What `--validate` may ask: a check must not itself run into a limit.
 const VALIDATION: Extent = Extent { models_max: 80, at_once: 2 };
-/// Most new models that are suggested.
-const SUGGESTED_MAX: usize = 12;
+/// Limits that differ by less are the same.
+const DRIFT: f64 = 0.05;
 
-/// Everything found out.
+/// What is asked for.
+pub struct Wish<'a> {
+    pub id: &'a str,
+    /// Each model is asked, too.
+    pub validate: bool,
+    /// What is suggested is written.
+    pub apply: bool,
+    pub json: bool,
+}
+
+/// What a line of the report means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Good,
+    Problem,
+    Warning,
+    /// Worth doing.
+    Hint,
+}
+
+impl Mark {
+    const fn sign(self) -> &'static str {
+        match self {
+            Mark::Good => "\u{2713}",
+            Mark::Problem => "\u{2717}",
+            Mark::Warning => "!",
+            Mark::Hint => "+",
+        }
+    }
+}
+
+/// What is said, step by step.
 #[derive(Default)]
 struct Report {
-    problems: Vec<String>,
-    warnings: Vec<String>,
-    probes: Vec<Examined>,
+    steps: Vec<(&'static str, Vec<(Mark, String)>)>,
+}
+
+/// What the provider was heard to say.
+#[derive(Default)]
+pub struct Evidence {
+    /// One of each key.
+    pub probes: Vec<Examined>,
+    /// Limits that it tells, the same to all who were told.
+    pub observed: BTreeMap<Metric, f64>,
 }
 
 impl Report {
-    /// Each problem is told once, however many keys have it.
-    fn problem(&mut self, text: String) {
-        if !self.problems.contains(&text) {
-            self.problems.push(text);
+    fn step(&mut self, title: &'static str) {
+        self.steps.push((title, Vec::new()));
+    }
+
+    /// Each thing is told once, however many keys have it.
+    fn add(&mut self, mark: Mark, text: impl Into<String>) {
+        let line = (mark, text.into());
+        let known = self.steps.iter().any(|(_, lines)| lines.contains(&line));
+        if let Some((_, lines)) = self.steps.last_mut().filter(|_| !known) {
+            lines.push(line);
         }
     }
 
-    fn warn(&mut self, text: String) {
-        if !self.warnings.contains(&text) {
-            self.warnings.push(text);
-        }
+    fn all(&self, mark: Mark) -> Vec<&str> {
+        let lines = self.steps.iter().flat_map(|(_, lines)| lines);
+        lines.filter(|(known, _)| *known == mark).map(|(_, text)| text.as_str()).collect()
+    }
+
+    fn passes(&self) -> bool {
+        self.all(Mark::Problem).is_empty()
     }
 }
 
-/// Runs `freeway provider verify`; with `validate` each model is asked, too.
-pub fn run(id: &str, validate: bool, json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
+impl Evidence {
+    /// Probes of keys that were let in.
+    pub fn healthy(&self) -> impl Iterator<Item = &Examined> {
+        self.probes.iter().filter(|probe| probe.health == KeyHealth::Healthy)
+    }
+
+    /// What each key heard of a model, of those that asked it.
+    pub fn tries<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Tried> {
+        let tried = self.probes.iter().flat_map(|probe| &probe.models);
+        tried.filter(move |tried| tried.id == id && tried.was_asked())
+    }
+}
+
+/// Runs `freeway provider verify`.
+pub fn run(wish: &Wish<'_>, world: &mut World<'_>) -> Result<u8, Failure> {
     let paths = world.paths();
     let mut report = Report::default();
+    report.step("file");
     let snapshot = match load_all(&paths, world) {
         Ok(snapshot) => Some(snapshot),
         Err(Failure::Failed(message) | Failure::Usage(message)) => {
-            report.problem(message);
+            report.add(Mark::Problem, message);
             None
         }
     };
-    let provider = snapshot.as_ref().and_then(|snapshot| check_file(id, snapshot, &mut report));
+    let provider = snapshot.as_ref().and_then(|snapshot| check_file(wish.id, snapshot, &mut report));
+    let (mut evidence, mut suggestion, mut applied) = (Evidence::default(), Suggestion::default(), None);
     if let (Some(provider), Some(snapshot)) = (provider, &snapshot) {
-        if let Some(error) = provider.config_error() {
-            report.problem(error);
-        } else {
+        check_environment(provider, &mut report);
+        if report.passes() || provider.config_error().is_none() {
             match client(&paths, world) {
-                Ok(client) => check_live(&client, snapshot, provider, validate, &mut report),
-                Err(Failure::Failed(message) | Failure::Usage(message)) => report.problem(message),
+                Ok(client) => evidence.probes = ask(&client, snapshot, provider, wish.validate),
+                Err(Failure::Failed(message) | Failure::Usage(message)) => report.add(Mark::Problem, message),
             }
-            judge(provider, validate, &mut report);
+            tell_keys(provider, &evidence, &mut report);
+            tell_models(provider, wish.validate, &evidence, &mut report);
+            tell_limits(provider, &mut evidence, &mut report);
+            suggestion = Suggestion::of(provider, &evidence, wish.validate);
+            tell_suggestion(&suggestion, &mut report);
+            if wish.apply {
+                let verified = evidence.healthy().next().is_some();
+                let written = suggestion.write(snapshot, provider, verified);
+                applied = tell_applied(written, &mut report);
+            }
         }
     }
-    let suggestion = provider.map(|provider| suggest(provider, &report)).unwrap_or_default();
-    if json {
-        world.say_json(&as_json(id, &report, &suggestion));
+    if wish.json {
+        world.say_json(&as_json(wish.id, &report, &evidence, &suggestion, applied.as_ref()));
     } else {
-        tell(id, provider, &report, &suggestion, world);
+        tell(&report, world);
     }
-    Ok(if report.problems.is_empty() { DONE } else { FAILED })
+    Ok(if report.passes() { DONE } else { FAILED })
 }
 
 /// An id that nobody has, with the one that was meant.
@@ -80,169 +153,281 @@ pub(super) fn unknown_id(id: &str, snapshot: &Snapshot) -> String {
 }
 
 fn check_file<'s>(id: &str, snapshot: &'s Snapshot, report: &mut Report) -> Option<&'s Provider> {
-    let file = format!("{id}.json");
-    let own = |issue: &&Issue| issue.provider.as_deref() == Some(id) || issue.file == file;
-    let mut has_errors = false;
-    for issue in snapshot.issues.iter().filter(own) {
-        match issue.level {
-            IssueLevel::Error => {
-                has_errors = true;
-                report.problem(issue_line(issue));
-            }
-            IssueLevel::Warning => report.warn(issue_line(issue)),
-        }
-    }
     let provider = snapshot.catalog.providers.iter().find(|provider| *provider.id == *id);
+    let file = snapshot.file_of(id);
+    let name = file.map_or_else(|| format!("{id}.json"), |(name, _)| name.to_owned());
+    match file {
+        Some((name, Some(_))) => report.add(Mark::Good, format!("providers/{name} parses")),
+        Some((name, None)) => report.add(Mark::Good, format!("{name} is built in, and parses")),
+        None => {}
+    }
+    let own =
+        snapshot.issues.iter().filter(|issue| issue.provider.as_deref() == Some(id) || issue.file == name);
+    for issue in own {
+        let mark = if issue.level == IssueLevel::Error { Mark::Problem } else { Mark::Warning };
+        report.add(mark, issue_line(issue));
+    }
     match provider {
-        None if !has_errors => report.problem(unknown_id(id, snapshot)),
-        Some(provider) if !provider.enabled => report.warn("the file switches this provider off".into()),
+        None if report.passes() => report.add(Mark::Problem, unknown_id(id, snapshot)),
+        Some(provider) if !provider.enabled => {
+            report.add(Mark::Warning, "the file switches this provider off");
+        }
         _ => {}
     }
     provider
 }
 
-fn check_live(
-    client: &Client,
-    snapshot: &Snapshot,
-    provider: &Provider,
-    validate: bool,
-    report: &mut Report,
-) {
-    for key in &provider.keys {
-        let lab = Lab { client, redactor: &snapshot.redactor, provider, key };
-        let mut probe = lab.ask();
-        if validate {
-            lab.try_models(&mut probe, VALIDATION);
-        }
-        report.probes.push(probe);
+fn check_environment(provider: &Provider, report: &mut Report) {
+    report.step("environment");
+    if let Some(error) = provider.config_error() {
+        return report.add(Mark::Problem, error);
     }
+    report.add(Mark::Good, format!("baseUrl resolves to {}", provider.base_url));
+    let keys: Vec<String> =
+        provider.keys.iter().map(|key| format!("{} ({})", key.masked, key.source)).collect();
+    let text = match (&provider.auth, keys.len()) {
+        (Auth::None, _) => "no key is needed".to_owned(),
+        (_, 1) => format!("1 key in the pool: {}", keys[0]),
+        (_, count) => format!("{count} keys in the pool: {}", keys.join(", ")),
+    };
+    report.add(Mark::Good, text);
 }
 
-/// Turns what was found out into problems and warnings.
-fn judge(provider: &Provider, validate: bool, report: &mut Report) {
-    let probes = std::mem::take(&mut report.probes);
-    for probe in &probes {
-        let who = format!("key {} ({})", probe.masked, probe.source);
+/// Asks with every key of the pool.
+fn ask(client: &Client, snapshot: &Snapshot, provider: &Provider, validate: bool) -> Vec<Examined> {
+    let lab = |key| Lab { client, redactor: &snapshot.redactor, provider, key };
+    let mut probes: Vec<Examined> = provider.keys.iter().map(|key| lab(key).ask()).collect();
+    if !validate {
+        return probes;
+    }
+    let usable = |probe: &Examined| probe.reachable == Some(true) && !probe.health.is_actionable();
+    // The first key asks everything, the others what it could not get, and something that it could.
+    let mut first: Option<(Vec<Model>, Vec<Tried>)> = None;
+    for (key, probe) in provider.keys.iter().zip(&mut probes).filter(|(_, probe)| usable(probe)) {
+        match &first {
+            None => {
+                lab(key).try_models(probe, VALIDATION);
+                first = Some((lab(key).askable(probe), probe.models.clone()));
+            }
+            Some((models, tried)) => {
+                lab(key).try_all(&second_look(models, tried), probe, VALIDATION.at_once);
+            }
+        }
+    }
+    probes
+}
+
+/// What another key is to ask: models that did not answer the first one, and one that did.
+fn second_look(models: &[Model], tried: &[Tried]) -> Vec<Model> {
+    let good = tried.iter().find(|tried| tried.status == "ok");
+    let bad = tried.iter().filter(|tried| tried.was_asked() && tried.status != "ok");
+    let ids: Vec<&str> = good.into_iter().chain(bad).map(|tried| tried.id.as_str()).collect();
+    models.iter().filter(|model| ids.contains(&&*model.id)).cloned().collect()
+}
+
+fn tell_keys(provider: &Provider, evidence: &Evidence, report: &mut Report) {
+    report.step("live probe");
+    let many = evidence.probes.len() > 1;
+    for probe in &evidence.probes {
+        let name = format!("key {} ({})", probe.masked, probe.source);
+        let who = if many { format!("{name}: ") } else { String::new() };
+        let errors = probe.errors.join("; ");
         match probe.health {
-            KeyHealth::Healthy if probe.errors.is_empty() => {}
-            KeyHealth::Healthy => report.problem(format!("discovery: {}", probe.errors.join("; "))),
+            KeyHealth::Healthy => {
+                report.add(Mark::Good, format!("{who}auth accepted ({}ms)", probe.took_ms));
+                if !probe.errors.is_empty() {
+                    report.add(Mark::Problem, format!("discovery: {errors}"));
+                }
+            }
             // It may be a good key at a bad moment.
             KeyHealth::Limited => {
-                report.warn(format!("{who} is rate-limited just now: {}", probe.errors.join("; ")))
+                report.add(Mark::Warning, format!("{name} is rate-limited just now: {errors}"))
             }
-            health => report.problem(format!("{who} is {}: {}", health.name(), probe.errors.join("; "))),
+            health => report.add(Mark::Problem, format!("{name} is {}: {errors}", health.name())),
         }
-        for model in &probe.models {
-            match model.status {
-                "ok" => {}
-                "undiscovered" if model.discovered || probe.discovered.is_empty() => {}
-                "undiscovered" => {
-                    report.warn(format!("models: `{}` is not in the provider's list", model.id))
-                }
-                _ if validate => {
-                    let error = model.error.as_deref().unwrap_or_default();
-                    report.warn(format!("models: `{}` did not answer ({}): {error}", model.id, model.status));
-                }
-                _ => {}
-            }
-        }
-        for (metric, observed) in &probe.observed {
-            let declared = provider.limits.max.get(metric).map(|limit| limit.amount);
-            if declared.is_none_or(|declared| (declared - observed).abs() > 0.05 * declared.max(*observed)) {
-                let said = declared.map_or("null".to_owned(), |declared| declared.to_string());
-                report.warn(format!(
-                    "limits.{}: the file says {said}, the provider tells {observed}",
-                    metric.name()
-                ));
-            }
+        let mut asked = probe.models.iter().filter(|tried| tried.was_asked()).peekable();
+        if asked.peek().is_some() && asked.all(|tried| tried.status == "forbidden") {
+            report.add(
+                Mark::Problem,
+                format!("{name} is refused by every model, although it may see the list"),
+            );
         }
     }
-    report.probes = probes;
+    let counts = evidence.healthy().map(|probe| probe.discovered.len());
+    match (provider.models_endpoint.as_deref(), counts.max().filter(|count| *count > 0)) {
+        (Some(path), Some(count)) => {
+            let from = &provider.models_path;
+            let plural = if count == 1 { "" } else { "s" };
+            report
+                .add(Mark::Good, format!("discovery found {count} model{plural} via {path} \u{2192} {from}"));
+        }
+        (None, _) => report.add(Mark::Good, "discovery is switched off: modelsEndpoint is null"),
+        (Some(_), None) => {}
+    }
 }
 
-/// Members that the file could have: new models and told limits.
-fn suggest(provider: &Provider, report: &Report) -> Map<String, Value> {
-    let mut edits = Map::new();
-    let Some(probe) = report.probes.iter().find(|probe| probe.health == KeyHealth::Healthy) else {
-        return edits;
-    };
-    let declared = |id: &str| {
-        provider.models.iter().any(|model| model.source == ModelSource::Declared && *model.id == *id)
-    };
-    let new: Vec<Value> = probe
-        .discovered
-        .iter()
-        .filter(|found| !declared(&found.id))
-        .take(SUGGESTED_MAX)
-        .map(|found| json!({"id": found.id, "context": found.context, "caps": found.caps}))
-        .collect();
-    if !new.is_empty() {
-        edits.insert("models".into(), new.into());
+fn tell_models(provider: &Provider, validate: bool, evidence: &Evidence, report: &mut Report) {
+    let listed: Vec<&str> =
+        evidence.healthy().flat_map(|probe| &probe.discovered).map(|found| found.id.as_str()).collect();
+    let declared = provider.models.iter().filter(|model| model.source == ModelSource::Declared);
+    for model in declared.filter(|model| !listed.is_empty() && !listed.contains(&&*model.id)) {
+        report.add(Mark::Warning, format!("models: `{}` is not in the provider's list", model.id));
     }
-    if !probe.observed.is_empty() {
-        let limits: Map<String, Value> =
-            probe.observed.iter().map(|(metric, amount)| (metric.name().to_owned(), json!(amount))).collect();
-        edits.insert("limits".into(), limits.into());
-        edits.insert("limitsSource".into(), "observed".into());
+    if !validate {
+        return;
     }
-    edits
+    let mut best: Vec<&Tried> = Vec::new();
+    for tried in evidence.probes.iter().flat_map(|probe| &probe.models).filter(|tried| tried.was_asked()) {
+        match best.iter_mut().find(|known| known.id == tried.id) {
+            Some(known) if known.status != "ok" && tried.status == "ok" => *known = tried,
+            Some(_) => {}
+            None => best.push(tried),
+        }
+    }
+    let answered = best.iter().filter(|tried| tried.status == "ok").count();
+    if !best.is_empty() {
+        report.add(Mark::Good, format!("{answered} of {} models answered", best.len()));
+    }
+    for tried in best.iter().filter(|tried| tried.status != "ok") {
+        let error = tried.error.as_deref().unwrap_or_default();
+        report
+            .add(Mark::Warning, format!("models: `{}` did not answer ({}): {error}", tried.id, tried.status));
+    }
+    if best.len() > 1 && best.iter().all(|tried| tried.status == "unknown-model") {
+        report.add(Mark::Problem, "no model is there at all: look at baseUrl and paths.chat");
+    }
 }
 
-fn as_json(id: &str, report: &Report, suggestion: &Map<String, Value>) -> Value {
-    let probes: Vec<Value> = report.probes.iter().map(Examined::to_json).collect();
+fn tell_limits(provider: &Provider, evidence: &mut Evidence, report: &mut Report) {
+    report.step("limits");
+    let told = told_limits(provider, evidence);
+    evidence.observed =
+        told.iter().filter(|(_, all)| all.len() == 1).map(|(metric, all)| (*metric, all[0])).collect();
+    if told.is_empty() {
+        return report.add(Mark::Good, "response headers tell none");
+    }
+    let observed = &evidence.observed;
+    if !observed.is_empty() {
+        let all: Vec<String> =
+            observed.iter().map(|(metric, amount)| format!("{}={amount}", metric.name())).collect();
+        report.add(Mark::Good, format!("observed from response headers: {}", all.join(", ")));
+    }
+    for (metric, amount) in observed.iter().map(|(metric, amount)| (*metric, *amount)) {
+        let name = metric.name();
+        match declared(provider, metric) {
+            None => report.add(
+                Mark::Hint,
+                format!("{name}: file says null, provider reports {amount} \u{2014} consider recording it"),
+            ),
+            Some(said) if drifts(said, amount) => report.add(
+                Mark::Warning,
+                format!("limits.{name}: the file says {said}, the provider tells {amount}"),
+            ),
+            Some(_) => {}
+        }
+    }
+    for (metric, all) in told.iter().filter(|(_, all)| all.len() > 1) {
+        let all: Vec<String> = all.iter().map(f64::to_string).collect();
+        let (name, all) = (metric.name(), all.join(", "));
+        report.add(
+            Mark::Hint,
+            format!("{name}: keys or models are told different limits ({all}); none is suggested"),
+        );
+    }
+}
+
+/// Every amount that was told of a limit. Where limits are those of a model, what a model's answer tells is its own.
+fn told_limits(provider: &Provider, evidence: &Evidence) -> BTreeMap<Metric, Vec<f64>> {
+    let mut told: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
+    for probe in evidence.healthy() {
+        let of_models = probe.models.iter().flat_map(|tried| &tried.observed);
+        let of_models = of_models.filter(|_| provider.limits_scope != LimitsScope::Model);
+        for (metric, amount) in
+            probe.observed.iter().chain(of_models.map(|(metric, amount)| (metric, amount)))
+        {
+            let all = told.entry(*metric).or_default();
+            if !all.contains(amount) {
+                all.push(*amount);
+            }
+        }
+    }
+    told
+}
+
+/// The limit that a provider's file has.
+pub fn declared(provider: &Provider, metric: Metric) -> Option<f64> {
+    provider.limits.max.get(&metric).map(|limit| limit.amount)
+}
+
+/// Whether two limits are not the same any more.
+pub fn drifts(said: f64, told: f64) -> bool {
+    (said - told).abs() > DRIFT * said.max(told)
+}
+
+fn tell_suggestion(suggestion: &Suggestion, report: &mut Report) {
+    report.step("suggested edits");
+    let edits = suggestion.to_json();
+    if edits.is_empty() {
+        report.add(Mark::Good, "none");
+    }
+    for (name, value) in edits {
+        report.add(Mark::Hint, format!("\"{name}\": {}", splice::inline(&value)));
+    }
+}
+
+fn tell_applied(written: Result<Applied, String>, report: &mut Report) -> Option<Applied> {
+    report.step("applied");
+    match &written {
+        Ok(applied) if applied.changes.is_empty() => report.add(Mark::Good, "nothing had to be changed"),
+        Ok(applied) => {
+            report.add(Mark::Good, format!("wrote {}", applied.file.display()));
+            for change in &applied.changes {
+                report.add(Mark::Good, change.clone());
+            }
+        }
+        Err(error) => report.add(Mark::Problem, error.clone()),
+    }
+    written.ok()
+}
+
+fn as_json(
+    id: &str,
+    report: &Report,
+    evidence: &Evidence,
+    suggestion: &Suggestion,
+    applied: Option<&Applied>,
+) -> Value {
+    let probes: Vec<Value> = evidence.probes.iter().map(Examined::to_json).collect();
+    let suggestion: Map<String, Value> = suggestion.to_json();
     json!({
         "id": id,
         "verdict": verdict(report),
-        "problems": report.problems,
-        "warnings": report.warnings,
+        "problems": report.all(Mark::Problem),
+        "warnings": report.all(Mark::Warning),
         "probe": probes.first(),
         "probes": probes,
         "suggestion": suggestion,
+        "applied": applied.map(|applied| json!({"file": applied.file, "changes": applied.changes})),
     })
 }
 
 fn verdict(report: &Report) -> &'static str {
-    if report.problems.is_empty() { "PASS" } else { "FAIL" }
+    if report.passes() { "PASS" } else { "FAIL" }
 }
 
-fn tell(
-    id: &str,
-    provider: Option<&Provider>,
-    report: &Report,
-    suggestion: &Map<String, Value>,
-    world: &mut World<'_>,
-) {
-    if let Some(provider) = provider {
-        world.say(format!("{id}: {} at {}", provider.label, provider.base_url));
-    }
-    for probe in &report.probes {
-        let found = match probe.discovered.len() {
-            0 => String::new(),
-            n => format!(", {n} models listed"),
-        };
-        let who = format!("key {} ({})", probe.masked, probe.source);
-        world.say(format!("  {who}: {} in {} ms{found}", probe.health.name(), probe.took_ms));
-        for model in probe.models.iter().filter(|model| model.status != "undiscovered") {
-            world.say(format!("    {}: {}", model.id, model.status));
+fn tell(report: &Report, world: &mut World<'_>) {
+    for (number, (title, lines)) in (1..).zip(&report.steps) {
+        world.say(format!("{number}. {title}"));
+        for (mark, text) in lines {
+            world.say(format!("  {} {text}", mark.sign()));
         }
     }
-    for problem in &report.problems {
-        world.say(format!("problem: {problem}"));
-    }
-    for warning in &report.warnings {
-        world.say(format!("warning: {warning}"));
-    }
-    if !suggestion.is_empty() {
-        let text = serde_json::to_string_pretty(suggestion).unwrap_or_default();
-        world.say(format!("worth writing into the file:\n{text}"));
-    }
-    let count = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
-    world.say(format!(
-        "{}: {}, {}",
-        verdict(report),
-        count(report.problems.len(), "problem"),
-        count(report.warnings.len(), "warning")
-    ));
+    let count = |mark, word: &str| {
+        let n = report.all(mark).len();
+        format!("{n} {word}{}", if n == 1 { "" } else { "s" })
+    };
+    let (problems, warnings) = (count(Mark::Problem, "problem"), count(Mark::Warning, "warning"));
+    world.say(format!("\n{} \u{2014} {problems}, {warnings}", verdict(report)));
 }
 
 #[cfg(test)]
@@ -270,12 +455,8 @@ mod tests {
         let site = site(&upstream, "test-key-0001");
         let ran = site.run(&["provider", "verify", "acme"]);
         assert_eq!(ran.status, DONE, "{}", ran.out);
-        assert!(
-            ran.out.contains("healthy") && ran.out.ends_with("PASS: 0 problems, 1 warning\n"),
-            "{}",
-            ran.out
-        );
-        assert!(ran.out.contains("limits.rpm: the file says null, the provider tells 60"), "{}", ran.out);
+        assert!(ran.out.ends_with("\nPASS \u{2014} 0 problems, 0 warnings\n"), "{}", ran.out);
+        assert!(ran.out.contains("  + rpm: file says null, provider reports 60"), "{}", ran.out);
         let found = site.run(&["provider", "verify", "--json", "acme"]).json();
         assert_eq!(
             (found["verdict"].as_str(), found["probe"]["auth"].as_str()),

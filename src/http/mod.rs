@@ -33,10 +33,12 @@ pub mod overrides;
 
 pub mod alerts;
 pub mod analytics;
+pub mod backups;
 pub mod benches;
 pub mod look;
 pub mod metrics;
 pub mod models;
+pub mod outlook;
 pub mod page;
 pub mod probes;
 pub mod providers;

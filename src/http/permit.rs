@@ -61,7 +61,10 @@ pub fn judge(entry: &Entry<'_>) -> Result<Caller, Refused> {
         return Ok(Caller::Open);
     }
     let presented = presented(entry.head, entry.keeper, entry.origin);
-    let found = presented.and_then(|presented| rights::caller(presented, entry.settings));
+    let found = presented.and_then(|presented| {
+        let command = entry.keeper.is_command(presented).filter(|_| entry.right == Right::Owner);
+        command.map_or_else(|| rights::caller(presented, entry.settings), Ok)
+    });
     if found == Err(Denial::Wrong) {
         slow_down(entry)?;
     }

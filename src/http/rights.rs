@@ -22,6 +22,17 @@ pub struct Doorkeeper {
     pub wrong_keys: Throttle,
     /// Set once the server runs.
     pub monitor: OnceLock<Monitor>,
+    /// The hash of the word by which commands of the terminal are known, which find it in the data folder.
+    pub command: OnceLock<[u8; 32]>,
+}
+
+impl Doorkeeper {
+    /// Whether a command of the terminal asks, which is as good as the owner: whoever can read the data folder is.
+    pub fn is_command(&self, presented: Presented<'_>) -> Option<Caller> {
+        let (Presented::Key(key), Some(word)) = (presented, self.command.get()) else { return None };
+        let hash = sha256(key);
+        same(word, &hash).then(|| Caller::Admin { principal: Principal::of(&hash) })
+    }
 }
 
 /// Who presents a request.

@@ -14,8 +14,8 @@ use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
 use super::rights::{Caller, Doorkeeper};
 use super::{
-    alerts, analytics, benches, browser, cache, clients, events, keys, metrics, models, overrides, page,
-    probes, providers, session, sessions, settings, v1, views,
+    alerts, analytics, backups, benches, browser, cache, clients, events, keys, metrics, models, outlook,
+    overrides, page, probes, providers, session, sessions, settings, v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
@@ -108,6 +108,7 @@ const ROUTES: &[Route] = &[
         .patch(overrides::patch_entry)
         .delete(overrides::remove_entry),
     owner("/api/models").get(models::list),
+    owner("/api/route").get(outlook::show),
     owner("/api/catalog").get(models::names),
     owner("/api/providers/*/key").post(keys::paste).delete(keys::forget),
     owner("/api/keys").get(keys::list),
@@ -127,6 +128,8 @@ const ROUTES: &[Route] = &[
     owner("/api/sessions/*").get(sessions::show).delete(sessions::remove),
     owner("/api/benches").get(benches::list).delete(benches::lift),
     owner("/api/benches/*").delete(benches::lift),
+    owner("/api/backups").get(backups::list),
+    owner("/api/backup").post(backups::create),
     owner("/api/cache").get(cache::view).delete(cache::clear),
     owner("/api/reload").post(views::reload),
     owner("/api/refresh").post(views::refresh),

@@ -195,21 +195,13 @@ impl Story<'_> {
         if let Some(own) = controls.max_attempts {
             policy.max_attempts = policy.max_attempts.min(own);
         }
-        let manner = Manner {
-            route: &self.resolution.route,
-            strategy: controls
-                .strategy
-                .or(self.resolution.strategy)
-                .or(controls.usual_strategy)
-                .unwrap_or(settings.strategy),
-            keep_order: self.resolution.keep_order,
-            pinned: self.resolution.how == How::Pin,
-            fill_max: match controls.haste {
-                Haste::Usual => 1.0,
-                Haste::Little => LITTLE_FILL,
-                Haste::None => PLENTY_FILL,
-            },
+        let usual = controls.usual_strategy.unwrap_or(settings.strategy);
+        let fill_max = match controls.haste {
+            Haste::Usual => 1.0,
+            Haste::Little => LITTLE_FILL,
+            Haste::None => PLENTY_FILL,
         };
+        let manner = Manner { fill_max, ..Manner::of(&self.resolution, usual, controls.strategy) };
         let mut live = self.gateway.live.lock();
         let order: Arc<Order> =
             live.orders.get(self.snapshot.id, catalog, &self.resolution, self.ask.needed());

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use super::fit::TooLong;
 use super::live::Live;
 use super::outcome::{Class, Failure, Outcome};
+use super::outlook::Candidate;
 use super::plan::{Ask, Blocked, Obstacle, Order, View};
 use super::verdict::{Call, Policy};
 use crate::base::clock::Now;
+use crate::catalog::names::{How, Resolution};
 use crate::catalog::provider::Slot;
 use crate::catalog::settings::Strategy;
 use crate::catalog::{Catalog, ModelIx};
@@ -156,6 +158,24 @@ pub struct Manner<'a> {
     pub fill_max: f64,
 }
 
+impl<'a> Manner<'a> {
+    /// Of a resolution, with the strategy that the request itself `asked` for, else the model string, else the `usual`.
+    pub fn of(resolution: &'a Resolution, usual: Strategy, asked: Option<Strategy>) -> Manner<'a> {
+        Manner {
+            route: &resolution.route,
+            strategy: asked.or(resolution.strategy).unwrap_or(usual),
+            keep_order: resolution.keep_order,
+            pinned: resolution.how == How::Pin,
+            fill_max: 1.0,
+        }
+    }
+
+    /// The strategy that decides.
+    fn strategy(&self) -> Strategy {
+        if self.keep_order { Strategy::Priority } else { self.strategy }
+    }
+}
+
 impl Failover {
     /// A machine for one request, which begins now.
     pub fn new(
@@ -166,13 +186,36 @@ impl Failover {
         live: &mut Live,
         now: Now,
     ) -> Failover {
-        let strategy = if manner.keep_order { Strategy::Priority } else { manner.strategy };
-        let round = if strategy == Strategy::RoundRobin { live.take_round(manner.route) } else { 0 };
+        let turns = manner.strategy() == Strategy::RoundRobin;
+        let round = if turns { live.take_round(manner.route) } else { 0 };
+        Failover::in_round(order, ask, policy, manner, round, now)
+    }
+
+    /// The machine that the next request of this kind would be given, for a look ahead: no round is turned for it.
+    pub(super) fn foreseen(
+        order: Arc<Order>,
+        ask: Ask,
+        policy: Policy,
+        manner: &Manner<'_>,
+        live: &Live,
+        now: Now,
+    ) -> Failover {
+        Failover::in_round(order, ask, policy, manner, live.next_round(manner.route), now)
+    }
+
+    fn in_round(
+        order: Arc<Order>,
+        ask: Ask,
+        policy: Policy,
+        manner: &Manner<'_>,
+        round: usize,
+        now: Now,
+    ) -> Failover {
         Failover {
             order,
             ask,
             policy,
-            strategy,
+            strategy: manner.strategy(),
             pinned: manner.pinned,
             fill_max: manner.fill_max,
             round,
@@ -496,6 +539,25 @@ impl Failover {
         self.again = Some((at, key));
     }
 
+    /// Everybody who could be asked now, in order, and the others.
+    pub(super) fn foresee(&self, catalog: &Catalog, live: &Live, now: Now) -> (Vec<Candidate>, Vec<Blocked>) {
+        let view = self.view(catalog, live, &self.out, now);
+        let ranking = view.ranking(&self.order, self.strategy, self.round);
+        (view.all(&self.order, ranking), self.blocked(&view, now))
+    }
+
+    /// The strategy that decides.
+    pub(super) fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// Everybody who cannot be called, by what is looked at.
+    fn blocked(&self, view: &View<'_>, now: Now) -> Vec<Blocked> {
+        let ready = self.order.ready.iter().filter_map(|ready| view.key_for(ready.at).err());
+        let off = self.order.off.iter().map(|(at, obstacle)| Blocked::new(*at, None, *obstacle, now));
+        ready.chain(off).collect()
+    }
+
     /// What is left to say.
     fn dead(&self, catalog: &Catalog, live: &Live, now: Now) -> Dead {
         if let Some(end @ (DeadEnd::ClientLeft | DeadEnd::Returned)) = self.end {
@@ -506,9 +568,7 @@ impl Failover {
         let too_long: Vec<TooLong> =
             self.too_long.iter().filter(|one| one.window.is_some()).copied().collect();
         let view = View { too_long: &too_long, ..self.view(catalog, live, &[], now) };
-        let ready = self.order.ready.iter().filter_map(|ready| view.key_for(ready.at).err());
-        let off = self.order.off.iter().map(|(at, obstacle)| Blocked::new(*at, None, *obstacle, now));
-        let blocked: Vec<Blocked> = ready.chain(off).collect();
+        let blocked = self.blocked(&view, now);
         let network = blocked.iter().any(|blocked| blocked.obstacle == Obstacle::Offline) || self.cut_off;
         let end = match self.end {
             _ if network && live.network.offline() => DeadEnd::Offline,

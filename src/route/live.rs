@@ -56,21 +56,24 @@ impl Live {
         }
     }
 
+    /// The place that [`Live::take_round`] would give next.
+    pub(super) fn next_round(&self, route: &str) -> usize {
+        self.rounds.routes.get(route).map_or(0, |place| place.wrapping_add(1))
+    }
+
     /// A new request's place in the round of its resolution.
     pub(super) fn take_round(&mut self, route: &str) -> usize {
         if self.rounds.routes.len() >= ROUNDS_MAX && !self.rounds.routes.contains_key(route) {
             self.rounds.routes.clear();
         }
+        let next = self.next_round(route);
         match self.rounds.routes.get_mut(route) {
-            Some(place) => {
-                *place = place.wrapping_add(1);
-                *place
-            }
+            Some(place) => *place = next,
             None => {
-                self.rounds.routes.insert(route.into(), 0);
-                0
+                self.rounds.routes.insert(route.into(), next);
             }
         }
+        next
     }
 }
 

@@ -12,6 +12,7 @@ pub mod lessons;
 pub mod live;
 pub mod network;
 pub mod outcome;
+pub mod outlook;
 pub mod plan;
 pub mod scoreboard;
 pub mod speed;

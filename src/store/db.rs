@@ -20,6 +20,7 @@ use super::rollup::{self, Cell, HOUR_MS, RolledRow};
 use super::row::{ROWS_PER_MS, RequestId, Row, RowCache, RowKind, RowOutcome, RowRefit};
 use super::schema::migrate;
 use super::sessions::{self, SessionChange, SessionRow, Stored};
+use crate::base::text::fresh_id;
 
 /// Small pages: what changes every ten seconds is one or two of them, and each is written whole.
 const PAGE_BYTES: u32 = 1_024;
@@ -203,18 +204,19 @@ impl Db {
 
     /// Which database this is, as random text.
     pub fn identity(&self) -> Result<String, Failure> {
-        Ok(self.connection.query_row("SELECT id FROM identity", [], |row| row.get(0))?)
+        identity_of(&self.connection)
+    }
+
+    /// Makes it another database.
+    pub fn renew_identity(&self) -> Result<(), Failure> {
+        self.connection.execute("DELETE FROM identity", [])?;
+        self.connection.execute("INSERT INTO identity VALUES (?1)", [fresh_id("")])?;
+        Ok(())
     }
 
     /// Everything that was saved.
     pub fn state(&self) -> Result<BTreeMap<String, String>, Failure> {
-        let mut statement = self
-            .connection
-            .prepare("SELECT key, value FROM state WHERE length(value) <= ?1 ORDER BY key LIMIT ?2")?;
-        let entries = statement
-            .query_map([STATE_BYTES_MAX, STATE_ENTRIES_MAX], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<Result<_, _>>()?;
-        Ok(entries)
+        state_of(&self.connection)
     }
 
     /// Writes all of it in one transaction.
@@ -356,6 +358,25 @@ impl Db {
     pub fn limit_pages(&self, pages: u32) {
         self.connection.execute_batch(&format!("PRAGMA max_page_count={pages}")).expect("a plain setting");
     }
+}
+
+fn identity_of(connection: &Connection) -> Result<String, Failure> {
+    Ok(connection.query_row("SELECT id FROM identity", [], |row| row.get(0))?)
+}
+
+fn state_of(connection: &Connection) -> Result<BTreeMap<String, String>, Failure> {
+    let mut statement =
+        connection.prepare("SELECT key, value FROM state WHERE length(value) <= ?1 ORDER BY key LIMIT ?2")?;
+    let entries = statement
+        .query_map([STATE_BYTES_MAX, STATE_ENTRIES_MAX], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    Ok(entries)
+}
+
+/// Reads which database this is and what was saved in it, while nobody owns it. Nothing is written.
+pub fn read_state(path: &Path) -> Result<(String, BTreeMap<String, String>), Failure> {
+    let connection = Connection::open_with_flags_and_vfs(path, OpenFlags::SQLITE_OPEN_READ_ONLY, VFS)?;
+    Ok((identity_of(&connection)?, state_of(&connection)?))
 }
 
 /// Reads a conversation over a connection of its own, which waits neither for the writer nor for what it is writing.

@@ -2,6 +2,7 @@
 //! outlives the process and not the power. The database follows once a minute; a restart reads both.
 //!
 //! Every write to a disk costs a whole block of 4 KiB. One every ten seconds would be 34 MiB a day.
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -17,6 +18,16 @@ pub const MEMORY_FOLDER: &str = "/dev/shm";
 
 /// A longer file is not ours.
 const JOURNAL_BYTES_MAX: u64 = 8 << 20;
+
+/// Brings saved state up to what a journal says.
+pub fn replay(changes: &StateChanges, state: &mut BTreeMap<String, String>) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => state.insert(key.clone(), value.clone()),
+            None => state.remove(key),
+        };
+    }
+}
 
 /// The file of one database.
 #[derive(Debug)]

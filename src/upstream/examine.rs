@@ -10,10 +10,11 @@ use super::probe::{self, Answer};
 use crate::base::clock;
 use crate::base::redact::Redactor;
 use crate::base::text::truncate;
-use crate::catalog::discovery::DiscoveredModel;
-use crate::catalog::provider::{Caps, Key, Metric, Model, ModelSource, Provider};
+use crate::catalog::discovery::{self, DiscoveredModel};
+use crate::catalog::provider::{Key, Metric, Model, ModelSource, Provider, Standing};
 use crate::route::health::KeyHealth;
-use crate::route::outcome::{Circumstances, End, Outcome, Signal, classify};
+use crate::route::outcome::{Circumstances, Class, End, Outcome, Signal, classify};
+use crate::wire::exchange::Fault;
 use crate::wire::upstream_error;
 
 /// As much of an upstream's error as is shown.
@@ -35,11 +36,17 @@ pub struct Examined {
     pub masked: String,
     pub source: String,
     pub wall_ms: u64,
+    /// When it began, on the monotonic clock.
+    pub began_ms: u64,
     pub took_ms: u64,
     pub health: KeyHealth,
     /// Whether the provider answered at all; `None` when nobody was asked.
     pub reachable: Option<bool>,
     pub discovered: Vec<DiscoveredModel>,
+    /// What the model list was answered with, when it was asked for.
+    pub list_status: Option<u16>,
+    /// Where the ids of a list stand that its file does not understand.
+    pub list_path: Option<&'static str>,
     pub models: Vec<Tried>,
     pub observed: BTreeMap<Metric, f64>,
     /// Redacted.
@@ -55,6 +62,8 @@ pub struct Tried {
     pub error: Option<String>,
     /// Whether the provider's own list has it.
     pub discovered: bool,
+    /// Limits that the answer's headers tell.
+    pub observed: Vec<(Metric, f64)>,
 }
 
 /// The status of a model that was not asked.
@@ -73,12 +82,23 @@ impl Lab<'_> {
     /// Asks for the model list; where there is none, asks the first model, so that the key is tried all the same. One
     /// request.
     pub fn ask(&self) -> Examined {
-        let mut found = self.nothing_yet();
         let listed = probe::list(self.client, self.provider, self.key);
         let is_list = listed.is_some();
-        let first = || self.provider.models.iter().find(|model| model.enabled);
-        let answered = listed
-            .or_else(|| first().map(|model| probe::try_model(self.client, self.provider, model, self.key)));
+        self.judged(listed.or_else(|| self.ask_first_model()), is_list)
+    }
+
+    /// Asks the first model, and not for the list, which some providers show to everybody. One request.
+    pub fn ask_model(&self) -> Examined {
+        self.judged(self.ask_first_model(), false)
+    }
+
+    fn ask_first_model(&self) -> Option<Result<Answer, Fault>> {
+        let first = self.provider.models.iter().find(|model| model.enabled)?;
+        Some(probe::try_model(self.client, self.provider, first, self.key))
+    }
+
+    fn judged(&self, answered: Option<Result<Answer, Fault>>, is_list: bool) -> Examined {
+        let mut found = self.nothing_yet();
         match answered {
             None => found.errors.push("nothing to ask: no model list and no models".into()),
             Some(Err(fault)) => {
@@ -91,12 +111,16 @@ impl Lab<'_> {
                 found.took_ms = answer.took_ms;
                 found.health = self.health(&answer);
                 found.observed = probe::observed_limits(&answer.headers).into_iter().collect();
+                found.list_status = is_list.then_some(answer.status);
                 if found.health != KeyHealth::Healthy {
                     found.errors.push(format!("{}: {}", answer.status, self.error_text(&answer.body)));
                 } else if is_list {
                     match probe::models_of(self.provider, &answer) {
                         Ok(models) => found.discovered = models,
-                        Err(error) => found.errors.push(error),
+                        Err(error) => {
+                            found.list_path = discovery::path_of(&answer.body);
+                            found.errors.push(error);
+                        }
                     }
                 }
             }
@@ -110,6 +134,7 @@ impl Lab<'_> {
                 took_ms: None,
                 error: None,
                 discovered: listed(&model.id),
+                observed: Vec::new(),
             })
             .collect();
         found
@@ -117,27 +142,35 @@ impl Lab<'_> {
 
     /// The report of a key that was not asked.
     pub fn nothing_yet(&self) -> Examined {
+        let now = clock::now();
         Examined {
             provider_id: self.provider.id.to_string(),
             key_id: self.key.id.to_string(),
             masked: self.key.masked.clone(),
             source: self.key.source.clone(),
-            wall_ms: clock::now().wall_ms,
+            wall_ms: now.wall_ms,
+            began_ms: now.mono_ms,
             took_ms: 0,
             health: KeyHealth::Unknown,
             reachable: None,
             discovered: Vec::new(),
+            list_status: None,
+            list_path: None,
             models: Vec::new(),
             observed: BTreeMap::new(),
             errors: Vec::new(),
         }
     }
 
-    /// Judged as an attempt is, so that a provider's own way of refusing a key is understood here, too.
     fn health(&self, answer: &Answer) -> KeyHealth {
         if (200..300).contains(&answer.status) {
             return KeyHealth::Healthy;
         }
+        self.class(answer).map_or(KeyHealth::Unknown, KeyHealth::of_class)
+    }
+
+    /// Judged as an attempt is, so that a provider's own way of refusing is understood here, too.
+    fn class(&self, answer: &Answer) -> Option<Class> {
         let end = End::Status { status: answer.status, headers: &answer.headers, body: &answer.body };
         let signal = Signal {
             provider: self.provider,
@@ -146,8 +179,8 @@ impl Lab<'_> {
             end,
         };
         match classify(&signal, clock::now()) {
-            Outcome::Failed(failure) => KeyHealth::of_class(failure.class),
-            Outcome::Served { .. } | Outcome::ClientLeft { .. } => KeyHealth::Unknown,
+            Outcome::Failed(failure) => Some(failure.class),
+            Outcome::Served { .. } | Outcome::ClientLeft { .. } => None,
         }
     }
 
@@ -160,17 +193,26 @@ impl Lab<'_> {
     /// Asks every declared model, and the discovered ones behind them, a few at a time; nobody when the key is of no
     /// use.
     pub fn try_models(&self, found: &mut Examined, extent: Extent) {
+        let mut models = self.askable(found);
+        models.truncate(extent.models_max);
+        self.try_all(&models, found, extent.at_once);
+    }
+
+    /// Models that may be asked: the declared ones, and behind them the discovered ones that cost nothing.
+    pub fn askable(&self, found: &Examined) -> Vec<Model> {
+        let known = |id: &str| self.provider.models.iter().any(|model| *model.id == *id);
+        let new = found.discovered.iter().filter(|model| !known(&model.id));
+        let new = new.map(|model| discovery::model(self.provider, model, self.provider.slot));
+        let asked = |model: &Model| model.source == ModelSource::Declared || model.standing == Standing::Free;
+        self.provider.models.iter().cloned().chain(new).filter(asked).collect()
+    }
+
+    /// Asks these models, a few at a time.
+    pub fn try_all(&self, models: &[Model], found: &mut Examined, at_once: usize) {
         let usable = [KeyHealth::Healthy, KeyHealth::Limited, KeyHealth::Unknown].contains(&found.health);
-        if !usable {
+        if !usable || models.is_empty() {
             return;
         }
-        let mut models: Vec<Model> = self.provider.models.clone();
-        if let Some(pattern) = models.first().cloned() {
-            let known = |id: &str| self.provider.models.iter().any(|model| *model.id == *id);
-            let new = found.discovered.iter().filter(|model| !known(&model.id));
-            models.extend(new.map(|model| as_model(model, &pattern)));
-        }
-        models.truncate(extent.models_max);
         let next = AtomicUsize::new(0);
         let work = || {
             let mut done: Vec<(usize, Tried)> = Vec::new();
@@ -182,7 +224,7 @@ impl Lab<'_> {
             }
         };
         let mut all: Vec<(usize, Tried)> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..extent.at_once).map(|_| scope.spawn(work)).collect();
+            let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
         });
         all.sort_by_key(|(i, _)| *i);
@@ -194,29 +236,26 @@ impl Lab<'_> {
         match probe::try_model(self.client, self.provider, model, self.key) {
             Err(fault) => {
                 let error = Some(self.redactor.redact(&fault.message).into_owned());
-                Tried { id, status: "error", took_ms: None, error, discovered }
+                Tried { id, status: "error", took_ms: None, error, discovered, observed: Vec::new() }
             }
             Ok(answer) => {
-                let status = match answer.status {
-                    200..=299 => "ok",
-                    400 | 422 => "exists",
-                    404 | 410 => "unknown-model",
-                    401 | 403 => "forbidden",
-                    429 => "rate-limited",
-                    _ => "error",
+                let served = (200..300).contains(&answer.status);
+                let status = match self.class(&answer).filter(|_| !served) {
+                    None => "ok",
+                    Some(Class::ModelMissing) => "unknown-model",
+                    Some(Class::BadKey | Class::Forbidden) => "forbidden",
+                    Some(Class::RateLimited | Class::QuotaSpent) => "rate-limited",
+                    // It would serve a better question.
+                    Some(Class::BadRequest | Class::Policy | Class::TooLong) => "exists",
+                    Some(_) => "error",
                 };
+                let observed = probe::observed_limits(&answer.headers);
                 let error =
                     (status != "ok").then(|| format!("{}: {}", answer.status, self.error_text(&answer.body)));
-                Tried { id, status, took_ms: Some(answer.took_ms), error, discovered }
+                Tried { id, status, took_ms: Some(answer.took_ms), error, discovered, observed }
             }
         }
     }
-}
-
-/// A discovered model in the form that a probe takes; only its id and its kind matter.
-fn as_model(found: &DiscoveredModel, pattern: &Model) -> Model {
-    let caps = found.caps.iter().filter_map(|name| Caps::by_name(name)).fold(Caps::default(), Caps::with);
-    Model { id: found.id.as_str().into(), caps, source: ModelSource::Discovered, ..pattern.clone() }
 }
 
 impl Tried {

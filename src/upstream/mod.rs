@@ -18,6 +18,7 @@ pub mod proxy;
 pub mod url;
 pub mod way_out;
 
+pub mod deliver;
 mod dial;
 mod gunzip;
 mod idle;

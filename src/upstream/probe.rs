@@ -78,7 +78,10 @@ pub fn try_model(client: &Client, provider: &Provider, model: &Model, key: &Key)
     } else {
         let cap = provider.quirks.max_tokens_field.as_deref().unwrap_or("max_tokens");
         let messages = json!([{"role": "user", "content": "hi"}]);
-        (&provider.paths.chat, json!({"model": *model.id, "messages": messages, cap: PROBE_TOKENS}))
+        let mut body = json!({"model": *model.id, "messages": messages, cap: PROBE_TOKENS});
+        // What it insists on, it insists on here, too.
+        provider.quirks.force_params.iter().for_each(|(name, value)| body[name] = value.clone());
+        (&provider.paths.chat, body)
     };
     ask(client, provider, key, Method::Post, path, body.to_string().as_bytes(), ANSWER_BYTES_MAX)
 }

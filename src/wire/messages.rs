@@ -131,7 +131,8 @@ impl<'a, 'f> Messages<'a, 'f> {
                     message.has_tool_calls_member = true;
                 }
                 "tool_call_id" => message.tool_call_id = value,
-                "name" => {}
+                // A provider's file may want it away.
+                "name" => self.facts.shape.extras = true,
                 other => {
                     self.facts.shape.extras = true;
                     let speaks = matches!(other, "function_call" | "refusal" | "audio");

@@ -125,8 +125,12 @@ impl Reader {
             }
             ("object", Value::String(word)) => self.mark(word),
             ("error" | "title", Value::String(text)) => self.text(text, depth, 2 * depth),
-            // What the model wrote is not what the upstream says.
-            ("failed_generation" | "instance" | "@type" | "id" | "request_id" | "requestId", _) => {}
+            // What the model or the client wrote is not what the upstream says.
+            (
+                "failed_generation" | "input" | "ctx" | "instance" | "@type" | "id" | "request_id"
+                | "requestId",
+                _,
+            ) => {}
             _ => match delay_unit_ms(name) {
                 Some(unit_ms) => self.delay(value, unit_ms),
                 None => self.value(value, depth),
@@ -393,6 +397,14 @@ mod tests {
             None,
         );
         check(r#"{"error":null,"message":"m"}"#, "m", None, None, &[], None);
+    }
+
+    #[test]
+    fn what_a_validator_echoes_is_not_what_it_says() {
+        let body = r#"{"detail": [{"type": "extra_forbidden", "loc": ["body", "user"], "msg": "Extra inputs are not permitted", "input": "a secret of the client", "ctx": {"limit": "x"}}]}"#;
+        let error = read(body.as_bytes());
+        assert_eq!(error.message, "Extra inputs are not permitted");
+        assert_eq!(error.params, ["user"]);
     }
 
     #[test]

@@ -126,6 +126,49 @@ fn a_pass_costs_one_cheap_request_per_key_and_feeds_routing() {
 }
 
 #[test]
+fn fl_33_a_list_that_everybody_may_see_redeems_no_refused_key() {
+    let alpha = mock("alpha");
+    let refusal = Step::error(401, "no such key").for_path("/chat/completions");
+    alpha.set_keys([(
+        "dead-key-0001",
+        vec![Step::ok().for_path("/models").times(FOREVER), refusal.times(FOREVER)],
+    )]);
+    let gateway = quiet(listed(&alpha, ["dead-key-0001", "good-key-0001"]));
+    gateway.chat("m").ok().after_attempts(2);
+    let before = alpha.calls().len();
+    let report = gateway.post("/api/keyhealth", &json!({})).ok();
+    assert_eq!(
+        (report.at("/keys/0/verdict"), report.at("/keys/1/verdict")),
+        (json!("invalid"), json!("healthy")),
+        "{report}"
+    );
+    let asked: Vec<Option<String>> = alpha.calls().into_iter().skip(before).map(|call| call.key).collect();
+    assert_eq!(asked.len(), 2, "one small request a key: {asked:?}");
+    for _ in 0..3 {
+        gateway.chat("m").ok().after_attempts(1);
+    }
+    assert!(
+        chats(&alpha).iter().rev().take(3).all(|call| call.key.as_deref() == Some("good-key-0001")),
+        "nobody uses it"
+    );
+}
+
+#[test]
+fn passes_one_after_the_other_cost_one_request_a_key_each() {
+    let (alpha, beta) = (mock("alpha"), mock("beta"));
+    let builder =
+        Gateway::builder().provider(listed(&alpha, ["a-key-0001", "a-key-0002"])).provider(provider(&beta));
+    let gateway = builder.settings(json!({"discovery": {"enabled": false}})).start();
+    for pass in 1..=3 {
+        gateway.post("/api/keyhealth", &json!({})).ok();
+        assert_eq!((alpha.calls().len(), beta.calls().len()), (2 * pass, pass), "after {pass}");
+    }
+    assert_eq!(chats(&alpha).len(), 0, "a list is cheaper than an answer");
+    let answered = chats(&beta).iter().all(|call| call.json()["max_tokens"].as_u64().is_some_and(|n| n <= 4));
+    assert!(answered, "where there is no list, a few tokens are asked for");
+}
+
+#[test]
 fn d_a_key_without_a_model_list_is_tried_with_one_small_request() {
     let (alpha, gateway) = gateway_over([Step::ok()]);
     let report = gateway.post("/api/keyhealth", &json!({})).ok();
@@ -166,4 +209,37 @@ fn disabled_unconfigured_and_keyless_providers_are_left_alone() {
     let report = gateway.post("/api/keyhealth", &json!({})).ok();
     assert_eq!(report.at("/keys"), json!([]));
     assert!(alpha.calls().is_empty() && beta.calls().is_empty());
+}
+
+/// Decisions 4: what a boot costs the keys. One provider lists its models, where the first key is refused; the other has
+/// no list.
+#[test]
+fn a_boot_costs_one_cheap_request_per_key_and_what_it_finds_counts() {
+    let (alpha, beta, clock) = (mock("alpha"), mock("beta"), Clock::shifted_by(0));
+    alpha.set_keys([("dead-key-0001", vec![Step::status(401)])]);
+    let keys = ["dead-key-0001", "good-key-0001", "good-key-0002"];
+    let gateway =
+        clock.of(Gateway::builder().provider(listed(&alpha, keys)).provider(provider(&beta))).start();
+    eventually("the models are listed", || lists(&alpha).len() == 2);
+    assert!(chats(&beta).is_empty(), "nothing that costs within the first minute");
+    clock.pass(61);
+    let checked = || gateway.get("/api/alerts").ok().at("/keyHealth");
+    eventually("the warm-up", || checked()["at"].is_u64());
+    let verdicts: Vec<Value> =
+        checked()["keys"].as_array().expect("a list").iter().map(|key| key["verdict"].clone()).collect();
+    assert_eq!(verdicts, ["invalid", "healthy", "healthy", "healthy"]);
+    let mut asked: Vec<String> = lists(&alpha).into_iter().flatten().collect();
+    asked.sort();
+    assert_eq!(asked, keys, "each of them once, by the list or by the warm-up");
+    assert_eq!(
+        (chats(&alpha).len(), chats(&beta).len()),
+        (0, 1),
+        "where there is no list, one small request"
+    );
+    gateway.chat("alpha/m").ok().after_attempts(1);
+    // And the list is not fetched again while it is fresh.
+    clock.pass(3 * 3_600);
+    gateway.post("/api/reload", &json!({})).ok();
+    gateway.chat("alpha/m").ok();
+    assert_eq!(lists(&alpha).len(), 3);
 }
