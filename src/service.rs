@@ -128,7 +128,8 @@ fn check(gateway: &Gateway, address: SocketAddr) -> Result<(), String> {
     if gateway.live.try_lock_for(PROBE_WAIT).is_none() {
         return Err(format!("live state was held for {} s", PROBE_WAIT.as_secs()));
     }
-    probe(address)
+    // A gateway with all its places taken says so with a 503. It is busy, and would serve nobody better after a restart.
+    judge(address, &[" 200", " 503"])
 }
 
 /// Asks the gateway at `address` for `/healthz`.
@@ -136,6 +137,10 @@ fn check(gateway: &Gateway, address: SocketAddr) -> Result<(), String> {
 /// # Errors
 /// What happened instead of a 200.
 pub fn probe(address: SocketAddr) -> Result<(), String> {
+    judge(address, &[" 200"])
+}
+
+fn judge(address: SocketAddr, fine: &[&str]) -> Result<(), String> {
     let address = SocketAddr::new(reachable(address.ip()), address.port());
     let ask = || -> io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&address, PROBE_WAIT)?;
@@ -149,7 +154,7 @@ pub fn probe(address: SocketAddr) -> Result<(), String> {
         Ok(String::from_utf8_lossy(&status).into_owned())
     };
     match ask() {
-        Ok(status) if status.ends_with(" 200") => Ok(()),
+        Ok(status) if fine.iter().any(|code| status.ends_with(code)) => Ok(()),
         Ok(status) => Err(format!("{address} answered {status:?}")),
         Err(error) => Err(format!("{address} does not answer: {error}")),
     }
