@@ -78,8 +78,8 @@ fn tell(responder: Responder, gateway: &Gateway, watch: &Watch<'_>) -> io::Resul
                 stream.frame(format!("event: change\ndata: {}\n\n", json!({"what": what})).as_bytes())?;
             }
             Err(RecvTimeoutError::Disconnected) => return stream.end(b""),
-            Err(RecvTimeoutError::Timeout) if stream.is_abandoned() => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {}
+            Ok(News::Look) | Err(RecvTimeoutError::Timeout) if stream.is_abandoned() => return Ok(()),
+            Ok(News::Look) | Err(RecvTimeoutError::Timeout) => {}
         }
         if watch.watcher.news.is_empty() {
             tell_missed(&mut stream, watch)?;

@@ -18,6 +18,8 @@ pub enum News {
     Turn(Arc<TurnRecord>),
     /// Something that the views show has changed, such as `overrides`.
     Changed(&'static str),
+    /// Nothing: somebody waits for a place, so that a reader whose client is gone is to notice.
+    Look,
 }
 
 /// All readers.
@@ -78,6 +80,13 @@ impl Readers {
             if reader.sender.try_send(news()).is_err_and(|error| error.is_full()) {
                 reader.missed.fetch_add(1, Ordering::AcqRel);
             }
+        }
+    }
+
+    /// Has every reader look whether its client is still there; one that has news to tell finds out anyway.
+    pub fn look(&self) {
+        for reader in &self.readers {
+            drop(reader.sender.try_send(News::Look));
         }
     }
 

@@ -1,8 +1,9 @@
 //! What is kept of finished turns: the last few hundred in memory for the log, each also handed to the store as a row.
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
 
 use super::feed::{News, Readers, Watcher};
@@ -21,6 +22,8 @@ use crate::wire::usage::Usage;
 
 /// Turns kept in memory.
 const TURNS_MAX: usize = 500;
+/// Longest wait for a reader to notice that its client is gone.
+const NOTICE_MAX: Duration = Duration::from_millis(250);
 
 /// One finished turn, for people.
 #[derive(Clone, Debug, Serialize)]
@@ -306,6 +309,8 @@ fn saved_nano_usd(provider: &Provider, model: &Model, tokens_in: u64, tokens_out
 #[derive(Debug)]
 pub struct TurnLog {
     ring: Mutex<Ring>,
+    /// Told when a reader has left.
+    left: Condvar,
     /// Wall clock when this run began; what the store has from before is of earlier runs.
     begun_ms: u64,
 }
@@ -331,6 +336,7 @@ pub struct Watch<'l> {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         self.log.ring.lock().readers.leave(self.watcher.id);
+        self.log.left.notify_all();
     }
 }
 
@@ -346,7 +352,7 @@ pub enum Since {
 impl TurnLog {
     /// An empty log of a run that began at `begun_ms` (milliseconds since 1970).
     pub fn new(begun_ms: u64) -> TurnLog {
-        TurnLog { ring: Mutex::default(), begun_ms }
+        TurnLog { ring: Mutex::default(), left: Condvar::new(), begun_ms }
     }
 
     /// What tells the numbers of this run from those of others.
@@ -374,10 +380,17 @@ impl TurnLog {
         self.ring.lock().readers.tell(|| News::Changed(what));
     }
 
-    /// Begins to watch; `None` when too many do, or the gateway stops.
+    /// Begins to watch; `None` when too many do, or the gateway stops. Readers that hung up in silence hold their places
+    /// until they are looked at, which is waited for.
     pub fn watch(&self, since: Since) -> Option<Watch<'_>> {
         let mut ring = self.ring.lock();
-        let watcher = ring.readers.join()?;
+        let mut watcher = ring.readers.join();
+        if watcher.is_none() && ring.readers.count() > 0 {
+            ring.readers.look();
+            self.left.wait_for(&mut ring, NOTICE_MAX);
+            watcher = ring.readers.join();
+        }
+        let watcher = watcher?;
         let count = match since {
             Since::Newest(count) => count,
             Since::Seq(seq) => usize::try_from(ring.last_seq.saturating_sub(seq)).unwrap_or(usize::MAX),
