@@ -19,18 +19,27 @@ pub fn fingerprints(data: &Path) -> (Fingerprints, Option<Issue>) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return fallback(&error),
         Err(_) => {}
     }
-    let mut secret = [0; 32];
-    fill_random(&mut secret);
+    let secret = fresh();
     match write_private(&path, &secret) {
         Ok(()) => (Fingerprints::new(&secret), None),
         Err(error) => fallback(&error),
     }
 }
 
-/// The names for a look without traces: the box's secret if there is one, nothing written.
+/// The names for a look without traces: the box's secret if there is one, nothing written. Before the first start it is
+/// as good as any that will be made, and nothing is wrong.
 pub fn fingerprints_if_any(data: &Path) -> Fingerprints {
-    existing(&data.join(SECRET_FILE))
-        .map_or_else(|_| Fingerprints::fleeting(), |secret| Fingerprints::new(&secret))
+    match existing(&data.join(SECRET_FILE)) {
+        Ok(secret) => Fingerprints::new(&secret),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Fingerprints::new(&fresh()),
+        Err(_) => Fingerprints::fleeting(),
+    }
+}
+
+fn fresh() -> [u8; 32] {
+    let mut secret = [0; 32];
+    fill_random(&mut secret);
+    secret
 }
 
 fn existing(path: &Path) -> io::Result<[u8; 32]> {

@@ -217,7 +217,10 @@ fn list(args: &Args, world: &mut World<'_>) -> Result<u8, Failure> {
         return Ok(DONE);
     }
     let text = |row: &Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
-    let rows = all["keys"].as_array().into_iter().flatten();
+    let rows = all["keys"].as_array().map_or(&[][..], Vec::as_slice);
+    if rows.is_empty() {
+        world.say("There is no provider key yet; `freeway provider list` tells where to get one.");
+    }
     for row in rows {
         let label = text(row, "label");
         world.say(

@@ -9,6 +9,8 @@ use crate::wire::error::ApiError;
 
 /// Largest body of a change.
 pub const CHANGE_BYTES_MAX: usize = 64 * 1024;
+/// Largest body of one that holds no more than a key or a switch.
+pub const SMALL_BYTES_MAX: usize = 16 * 1024;
 
 /// Members of a change's body.
 pub type Members = Map<String, Value>;
@@ -27,7 +29,7 @@ pub fn change_up_to(
     max_bytes: usize,
     apply: impl FnOnce(Members) -> Result<Answer, ApiError> + 'static,
 ) -> Admission {
-    read(visit, max_bytes, |members| apply(members).map(Next::Answer))
+    read(visit, max_bytes, members, |members| apply(members).map(Next::Answer))
 }
 
 /// [`change`] for one that a worker has to make.
@@ -35,12 +37,21 @@ pub fn change_by(
     visit: Visit<'_>,
     apply: impl FnOnce(Members) -> Result<Next, ApiError> + 'static,
 ) -> Admission {
-    read(visit, CHANGE_BYTES_MAX, apply)
+    read(visit, CHANGE_BYTES_MAX, members, apply)
+}
+
+/// A small change whose body must be there: what an empty object means is too much to do for nothing.
+pub fn spoken_change(
+    visit: Visit<'_>,
+    apply: impl FnOnce(Members) -> Result<Next, ApiError> + 'static,
+) -> Admission {
+    read(visit, SMALL_BYTES_MAX, spoken_members, apply)
 }
 
 fn read(
     visit: Visit<'_>,
     max_bytes: usize,
+    members: impl FnOnce(&[u8]) -> Result<Members, ApiError> + 'static,
     apply: impl FnOnce(Members) -> Result<Next, ApiError> + 'static,
 ) -> Admission {
     let then = |bytes: Vec<u8>| {
@@ -50,8 +61,13 @@ fn read(
 }
 
 fn members(bytes: &[u8]) -> Result<Members, ApiError> {
+    if bytes.trim_ascii().is_empty() { Ok(Members::new()) } else { spoken_members(bytes) }
+}
+
+fn spoken_members(bytes: &[u8]) -> Result<Members, ApiError> {
     if bytes.trim_ascii().is_empty() {
-        return Ok(Members::new());
+        let message = "the body is empty; send a JSON object, if only `{}`";
+        return Err(ApiError::new(400, "invalid_body", message));
     }
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(members)) => Ok(members),
@@ -104,6 +120,7 @@ mod tests {
         };
         check("", Ok(0));
         check(" {\"a\": 1} ", Ok(1));
+        assert!(spoken_members(b" ").is_err_and(|error| error.code == "invalid_body"));
         check("[1]", Err("invalid_body"));
         check("nul", Err("invalid_json"));
         check(&"[".repeat(100_000), Err("invalid_json"));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
-use super::change::{Members, bad, change, change_up_to, flag, only};
-use super::conn::Admission;
+use super::change::{Members, bad, change_up_to, flag, only, spoken_change};
+use super::conn::{Admission, Next};
 use super::overrides::{decoded, known_provider};
 use super::path;
 use super::routes::Visit;
@@ -33,7 +33,7 @@ const IMPORT_BYTES_MAX: usize = 2 * key_import::TEXT_MAX;
 pub fn paste(visit: Visit<'_>) -> Admission {
     let gateway = Arc::clone(visit.gateway);
     let id = decoded(visit.rest);
-    change(visit, move |members| {
+    spoken_change(visit, move |members| {
         only(&members, &["key", "label"])?;
         let id = id?;
         takes_keys(&gateway.snapshot(), &id)?;
@@ -46,7 +46,7 @@ pub fn paste(visit: Visit<'_>) -> Admission {
         let snapshot = take_up(&gateway);
         let provider = provider(&snapshot, &id);
         let known = added.first().is_some_and(|added| added.known);
-        Ok(answer(&json!({
+        Ok(Next::Answer(answer(&json!({
             "ok": true,
             "id": id,
             "keyId": added.first().map(|added| &added.id),
@@ -54,15 +54,15 @@ pub fn paste(visit: Visit<'_>) -> Admission {
             "known": known,
             "configured": provider.is_some_and(Provider::configured),
             "configError": provider.and_then(Provider::config_error),
-        })))
+        }))))
     })
 }
 
-/// `DELETE /api/providers/{id}/key`: `{keyId}`, `{masked}`, or nothing for all pasted keys of the provider.
+/// `DELETE /api/providers/{id}/key`: `{keyId}`, `{masked}`, or `{}` for all pasted keys of the provider.
 pub fn forget(visit: Visit<'_>) -> Admission {
     let gateway = Arc::clone(visit.gateway);
     let id = decoded(visit.rest);
-    change(visit, move |members| {
+    spoken_change(visit, move |members| {
         only(&members, &["keyId", "masked"])?;
         let id = id?;
         let which = match (text(&members, "keyId")?, text(&members, "masked")?) {
@@ -79,13 +79,13 @@ pub fn forget(visit: Visit<'_>) -> Admission {
         }
         let snapshot = take_up(&gateway);
         let provider = provider(&snapshot, &id);
-        Ok(answer(&json!({
+        Ok(Next::Answer(answer(&json!({
             "ok": removed > 0,
             "id": id,
             "removed": removed,
             "configured": provider.is_some_and(Provider::configured),
             "configError": provider.and_then(Provider::config_error),
-        })))
+        }))))
     })
 }
 

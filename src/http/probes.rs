@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Responder};
-use super::change::{change_by, flag, only};
+use super::change::{SMALL_BYTES_MAX, flag, only, spoken_change};
 use super::conn::{Admission, Next};
 use super::overrides::{decoded, known_provider};
 use super::routes::Visit;
@@ -28,7 +28,7 @@ const PROBE_MAX: Duration = Duration::from_secs(90);
 pub fn probe(visit: Visit<'_>) -> Admission {
     let gateway = Arc::clone(visit.gateway);
     let id = decoded(visit.rest);
-    change_by(visit, move |members| {
+    spoken_change(visit, move |members| {
         only(&members, &["validate"])?;
         let validate = flag(&members, "validate")?.unwrap_or(false);
         let (id, snapshot) = (id?, gateway.snapshot());
@@ -88,16 +88,16 @@ fn answer(responder: Responder, body: &Value) {
     drop(responder.whole(&Answer::json(200, body.to_string().into_bytes())));
 }
 
-/// `POST /api/keyhealth`: checks all keys now. While a pass is under way, what is known already is told.
+/// `POST /api/keyhealth`: checks all keys now, whatever the body says. While a pass is under way, what is known already
+/// is told.
 pub fn check_keys(visit: Visit<'_>) -> Admission {
     let gateway = Arc::clone(visit.gateway);
-    change_by(visit, move |_| {
-        Ok(Next::Work(Box::new(move |responder| {
-            health::pass(&gateway);
-            let report = KeyReport::of(&gateway);
-            answer(responder, &json!(report));
-        })))
-    })
+    let check = move |responder| {
+        health::pass(&gateway);
+        let report = KeyReport::of(&gateway);
+        answer(responder, &json!(report));
+    };
+    Admission::Body(visit.terms(SMALL_BYTES_MAX), Box::new(|_| Next::Work(Box::new(check))))
 }
 
 /// What is known of every key that is worth a question.

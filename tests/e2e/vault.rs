@@ -105,6 +105,19 @@ fn a5_what_is_no_key_is_refused_and_not_repeated() {
 }
 
 #[test]
+fn all_pasted_keys_go_only_when_it_is_said() {
+    let alpha = mock("alpha");
+    let gateway = keyless(&alpha);
+    paste(&gateway, KEY).ok();
+    gateway.send(&Request::new("DELETE", "/api/providers/alpha/key")).error(400, "invalid_body");
+    gateway.chat("m").ok();
+    assert_eq!(forget(&gateway, json!({})).ok().at("/removed"), 1);
+    let padded = format!("{}{}", " ".repeat(16 * 1024), json!({"key": KEY}));
+    let large = Request::new("POST", "/api/providers/alpha/key").body(padded);
+    gateway.send(&large).error(413, "payload_too_large").never_says(KEY);
+}
+
+#[test]
 fn a5_a_changed_file_is_told_and_loses_nothing() {
     let alpha = mock("alpha");
     let mut gateway = keyless(&alpha);
@@ -240,6 +253,8 @@ fn a_running_gateway_takes_up_what_the_terminal_imported() {
     let (code, added) = terminal.json("keys import old.env --json");
     assert_eq!((code, added["added"].as_array().map(Vec::len)), (Some(0), Some(1)), "{added}");
     eventually("the gateway has the key", || gateway.chat("m").status() == 200);
+    let (_, listed) = Terminal::new().json("keys list --json");
+    assert_eq!(listed["vault"]["problem"], Value::Null, "nothing is wrong before the first start");
     let (_, listed) = terminal.json("keys list --json");
     assert_eq!(listed["keys"][0]["source"], "vault", "{listed}");
 }
