@@ -15,7 +15,7 @@ pub struct Listed {
     /// A provider's id, or `freeway` for names that stand for several models.
     pub owned_by: String,
     pub context_length: Option<u64>,
-    /// Request fields that every model behind the entry takes.
+    /// Request fields that every model behind the entry takes, and those for which requests go to a model that does.
     pub supported_parameters: Vec<&'static str>,
     /// Why nobody behind it can be called; `None` when somebody can, whether or not it is on a bench just now.
     pub unavailable_reason: Option<&'static str>,
@@ -56,6 +56,8 @@ const COMMON_PARAMETERS: [&str; 12] = [
     "n",
 ];
 const EMBED_PARAMETERS: [&str; 2] = ["dimensions", "encoding_format"];
+const TOOL_PARAMETERS: [&str; 3] = ["tools", "tool_choice", "parallel_tool_calls"];
+const JSON_PARAMETERS: [&str; 1] = ["response_format"];
 
 /// All entries, without duplicates: models in natural order, then aliases, unified names, profiles and `auto`.
 pub fn listing(catalog: &Catalog, names: &Names, settings: &Settings) -> Vec<Listed> {
@@ -157,15 +159,11 @@ impl List<'_> {
         let context = |pair: (&Provider, &Model)| pair.1.context;
         let context_length =
             if any_usable { usable().filter_map(context).max() } else { pairs().filter_map(context).max() };
-        let shared = |mut sets: Box<dyn Iterator<Item = Vec<&'static str>> + '_>| {
-            let first = sets.next().unwrap_or_default();
-            sets.fold(first, |shared, set| shared.into_iter().filter(|name| set.contains(name)).collect())
-        };
         let sets = |(provider, model): (&Provider, &Model)| parameters(provider, model);
         let supported = if any_usable {
-            shared(Box::new(usable().map(sets)))
+            together(&usable().map(sets).collect::<Vec<_>>())
         } else {
-            shared(Box::new(pairs().map(sets)))
+            together(&pairs().map(sets).collect::<Vec<_>>())
         };
         about.insert("virtual".into(), true.into());
         if name != "auto" {
@@ -190,6 +188,15 @@ impl List<'_> {
     }
 }
 
+/// What a name that stands for several models takes.
+fn together(sets: &[Vec<&'static str>]) -> Vec<&'static str> {
+    let steering = || TOOL_PARAMETERS.iter().chain(&JSON_PARAMETERS);
+    let first = sets.first().map_or(&[][..], Vec::as_slice).iter();
+    let shared = first
+        .filter(|name| !steering().any(|other| other == *name) && sets.iter().all(|set| set.contains(name)));
+    shared.chain(steering().filter(|name| sets.iter().any(|set| set.contains(name)))).copied().collect()
+}
+
 /// Why a model cannot be called as things are configured.
 fn unavailable_reason(provider: &Provider, model: &Model) -> Option<&'static str> {
     if !provider.enabled || !model.enabled {
@@ -211,8 +218,8 @@ fn parameters(provider: &Provider, model: &Model) -> Vec<&'static str> {
         }
     };
     add(chat, &COMMON_PARAMETERS);
-    add(chat && model.caps.has(Caps::TOOLS), &["tools", "tool_choice", "parallel_tool_calls"]);
-    add(chat && model.caps.has(Caps::JSON), &["response_format"]);
+    add(chat && model.caps.has(Caps::TOOLS), &TOOL_PARAMETERS);
+    add(chat && model.caps.has(Caps::JSON), &JSON_PARAMETERS);
     add(chat && model.caps.has(Caps::REASONING), &["reasoning_effort"]);
     add(model.caps.has(Caps::EMBED), &EMBED_PARAMETERS);
     names
@@ -283,6 +290,9 @@ mod tests {
         assert_eq!(get("later").context_length, Some(128_000));
         let one = &get("a/big/one:free").supported_parameters;
         assert!(one.contains(&"tools") && !one.contains(&"seed") && !one.contains(&"response_format"));
+        // `auto` sends a request with tools where they are understood, but cannot find out who heeds a seed.
+        let auto = &get("auto").supported_parameters;
+        assert!(auto.contains(&"tools") && auto.contains(&"n") && !auto.contains(&"seed"), "{auto:?}");
         assert_eq!(get("e/vec").supported_parameters, EMBED_PARAMETERS);
         assert_eq!(get("embed").supported_parameters, EMBED_PARAMETERS);
         assert_eq!(get("quick").freeway["target"], "fast");

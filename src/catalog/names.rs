@@ -123,7 +123,7 @@ const DEPTH_MAX: usize = 16;
 const STEPS_MAX: usize = 1_000;
 /// Longest part of a model string that is repeated to the client.
 const SHOWN_MAX: usize = 256;
-const SUGGESTIONS_MAX: usize = 5;
+pub const SUGGESTIONS_MAX: usize = 5;
 /// Most ids whose exact likeness to a string is computed.
 const MEASURED_MAX: usize = 64;
 /// Below this likeness a suggestion is noise.
@@ -225,12 +225,13 @@ impl Search<'_> {
         if let Some((provider, model)) = self.split_provider(text, '/') {
             return self.pin(text, provider, model);
         }
-        if let Some((name, target)) = self.configured_alias(text, &lower) {
+        if let Some(target) = self.configured_alias(text, &lower) {
             let inner = self.one(target, depth + 1);
             if inner.how == How::Unmatched {
                 return inner;
             }
-            return Resolution { route: format!("alias:{name}->{target}"), how: How::Alias, ..inner };
+            let route = format!("alias:{}->{target}", truncate(text, SHOWN_MAX));
+            return Resolution { route, how: How::Alias, ..inner };
         }
         let carriers = self.names.by_alias.get(lower.as_str()).map_or(&[][..], Vec::as_slice);
         let alias = |found| {
@@ -325,9 +326,13 @@ impl Search<'_> {
             .flatten()
             .map(|i| &self.names.entries[*i])
             .find(|e| of_provider(e));
-        let same = || self.names.entries.iter().find(|entry| of_provider(entry) && entry.lower_id() == lower);
-        if let Some(entry) = exact.or_else(same) {
+        if let Some(entry) = exact {
             return self.set(format!("pin:{shown}"), How::Pin, vec![entry.at]);
+        }
+        // Meant for one model, though others may hold its name too.
+        let same = self.names.entries.iter().find(|entry| of_provider(entry) && entry.lower_id() == lower);
+        if let Some(entry) = same {
+            return self.set(format!("pin-fuzzy:{shown}"), How::Pin, vec![entry.at]);
         }
         let found = self.containing(&lower, of_provider);
         if found.is_empty() {
@@ -431,10 +436,9 @@ impl Search<'_> {
         Some((u16::try_from(position).ok()?, model.trim()))
     }
 
-    fn configured_alias<'t>(&'t self, text: &'t str, lower: &str) -> Option<(&'t str, &'t str)> {
+    fn configured_alias(&self, text: &str, lower: &str) -> Option<&str> {
         let aliases = &self.settings.aliases;
-        let (name, target) = aliases.get_key_value(text).or_else(|| aliases.get_key_value(lower))?;
-        Some((name.as_str(), target.as_str()))
+        aliases.get(text).or_else(|| aliases.get(lower)).map(String::as_str)
     }
 
     fn profile(&self, lower: &str) -> Option<(&str, &Profile)> {
@@ -650,7 +654,7 @@ mod tests {
         check("acme/big-2:free", "model:acme/big-2:free", How::Exact, &["cf/acme/big-2:free"]);
         check(
             "groq/LLAMA-3.3-70b-Versatile",
-            "pin:groq/LLAMA-3.3-70b-Versatile",
+            "pin-fuzzy:groq/LLAMA-3.3-70b-Versatile",
             How::Pin,
             &["groq/llama-3.3-70b-versatile"],
         );
@@ -725,6 +729,12 @@ mod tests {
         check(
             "mine",
             "alias:mine->groq/llama-3.3-70b-versatile",
+            How::Alias,
+            &["groq/llama-3.3-70b-versatile"],
+        );
+        check(
+            "Mine",
+            "alias:Mine->groq/llama-3.3-70b-versatile",
             How::Alias,
             &["groq/llama-3.3-70b-versatile"],
         );

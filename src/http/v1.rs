@@ -15,12 +15,14 @@ use crate::cache::rule::Wish;
 use crate::catalog::client_key::ClientKey;
 use crate::catalog::listing::{Listed, listing};
 use crate::catalog::load::Snapshot;
+use crate::catalog::names::{Kind, Resolution, SUGGESTIONS_MAX};
 use crate::catalog::settings::Strategy;
 use crate::relay::admitted::Admitted;
 use crate::relay::outlet::{Outlet, Sink};
 use crate::relay::route_info::RouteInfo;
 use crate::relay::turn::{Controls, Operation, Request};
 use crate::relay::{intake, sessions};
+use crate::route::terminal;
 use crate::wire::body::Body;
 use crate::wire::chat::ChatFacts;
 use crate::wire::embeddings::EmbeddingFacts;
@@ -179,20 +181,25 @@ pub fn models(visit: Visit<'_>) -> Admission {
 /// `GET /v1/models/{id}`; ids may hold slashes, raw or escaped.
 pub fn model(visit: Visit<'_>) -> Admission {
     let Ok(id) = path::decoded(visit.rest) else {
-        let error =
-            ApiError::bad_field("invalid_path", "model", "the model id in the path holds a broken %-escape");
+        let error = ApiError::bad_field("", "model", "the model id in the path holds a broken %-escape");
         return visit.answer(Answer::error(&error));
     };
     let snapshot = visit.gateway.snapshot();
     let entries = listed(&visit, &snapshot);
     visit.answer(match entries.iter().find(|entry| entry.id == *id) {
         Some(entry) => Answer::json(200, entry.to_json(created_s()).to_string().into_bytes()),
-        None => {
-            let message =
-                format!("there is no model {:?}; GET /v1/models lists all of them", truncate(&id, 200));
-            Answer::error(&ApiError::new(404, "model_not_found", message).param("model"))
-        }
+        None => Answer::error(&no_entry(&snapshot, &entries, &id)),
     })
+}
+
+/// An id that is not listed, with those of `entries` that may be meant.
+fn no_entry(snapshot: &Snapshot, entries: &[Listed], id: &str) -> ApiError {
+    let found = snapshot.names.resolve(&snapshot.catalog, &snapshot.settings, id, Kind::Chat);
+    let holding = found.models.iter().map(|at| snapshot.catalog.model(*at).reference.to_string());
+    let near = found.suggestions.into_iter().chain(holding);
+    let usable = near.filter(|near| entries.iter().any(|entry| entry.id == *near));
+    let none = Resolution::unmatched(id, usable.take(SUGGESTIONS_MAX).collect());
+    terminal::unmatched(&none, truncate(id, 200))
 }
 
 /// The entries that the caller may use.

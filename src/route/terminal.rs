@@ -60,8 +60,9 @@ pub fn unmatched(resolution: &Resolution, model: &str) -> ApiError {
         Some(near) => format!("; did you mean `{near}`?"),
         None => "; GET /v1/models lists those that this key may use".to_owned(),
     };
+    let of_list = resolution.route.starts_with("list:");
     ApiError::new(404, "model_not_found", format!("no model `{model}`{near}"))
-        .param("model")
+        .param(if of_list { "models" } else { "model" })
         .with("requested", model)
         .with("resolution", resolution.route.as_str())
         .with("suggestions", resolution.suggestions.clone())
@@ -94,7 +95,7 @@ fn blocked(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
         return ApiError::new(429, "all_providers_blocked", message);
     }
     if is(Why::Size) {
-        return too_large(all, ask, model);
+        return too_large(all, ask, asked);
     }
     if is(Why::Missing) {
         let message = format!("no provider has `{model}` (any more); GET /v1/models lists what there is");
@@ -104,28 +105,38 @@ fn blocked(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
     if is(Why::Config) || (all.is_empty() && !anybody) {
         return not_configured(all, ask, asked);
     }
-    lacks_capability(all, ask, model)
+    lacks_capability(all, ask, asked)
 }
 
 /// The request is larger than anybody takes.
-fn too_large(all: &[Blocked], ask: &Ask, model: &str) -> ApiError {
+fn too_large(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
     let room = |blocked: &Blocked| match blocked.obstacle {
-        Obstacle::TooLong { room, .. } => Some(room),
-        Obstacle::NeverFits { metric, limit } if metric.is_none_or(counts_tokens) => Some(limit as u64),
+        Obstacle::TooLong { room, .. } => Some((room, blocked.at)),
+        Obstacle::NeverFits { metric, limit } if metric.is_none_or(counts_tokens) => {
+            Some((limit as u64, blocked.at))
+        }
         _ => None,
     };
-    let available = all.iter().filter_map(room).max();
+    let widest = all.iter().filter_map(room).max_by_key(|(room, _)| *room);
+    let available = widest.map(|(room, _)| room);
     let need = needed(ask);
     let most = available.map_or(String::new(), |most| format!(" but only {most} are available at most"));
     let message = format!(
         "the request needs ~{need} tokens{most}; shorten the conversation, or add a provider whose model takes more \
-         than `{model}` does"
+         than `{}` does",
+        asked.model
     );
-    ApiError::new(413, "context_length_exceeded", message)
+    let error = ApiError::new(413, "context_length_exceeded", message)
         .param(if ask.kind == Kind::Chat { "messages" } else { "input" })
         .with("code", "context_too_large")
         .with("required", need)
-        .with("available", available)
+        .with("available", available);
+    match widest {
+        Some((_, at)) => error
+            .with("provider", &*asked.catalog.provider(at).id)
+            .with("model", &*asked.catalog.model(at).id),
+        None => error,
+    }
 }
 
 /// What has to fit somewhere: all of the request, or what cannot be left out of it.
@@ -165,17 +176,18 @@ fn not_configured(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
 }
 
 /// No model can do what is asked.
-fn lacks_capability(all: &[Blocked], ask: &Ask, model: &str) -> ApiError {
+fn lacks_capability(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
     let missing = |blocked: &Blocked| match blocked.obstacle {
         Obstacle::LacksCaps(caps) => Some(caps),
         _ => None,
     };
     // Of several, the model that lacks least is the one to speak of.
     let least = all.iter().filter_map(missing).min_by_key(|caps| caps.0.count_ones()).unwrap_or(ask.needed());
-    let message = format!(
-        "no model behind `{model}` has: {}; ask for `auto` or a model that GET /v1/models lists with it",
-        names(least)
-    );
+    let others = match asked.resolution.how {
+        How::Auto => "add a provider whose model has it",
+        _ => "ask for `auto` or a model that GET /v1/models lists with it",
+    };
+    let message = format!("no model behind `{}` has: {}; {others}", asked.model, names(least));
     let param = [(Caps::TOOLS, "tools"), (Caps::JSON, "response_format"), (Caps::VISION, "messages")]
         .into_iter()
         .find(|(cap, _)| least.has(*cap))
@@ -191,7 +203,7 @@ fn names(caps: Caps) -> String {
 fn failed(all: &[Blocked], failover: &Failover, last: &Hop, asked: &Asked<'_>) -> ApiError {
     let waiting = soonest(all);
     if waiting.is_none() && failover.only(Class::is_size) {
-        let error = too_large(all, failover.ask(), asked.model);
+        let error = too_large(all, failover.ask(), asked);
         return if all.iter().any(|blocked| blocked.why() == Why::Size) {
             error
         } else {

@@ -39,7 +39,9 @@ fn b11_a_broken_upstream_is_502() {
 fn b11_what_no_model_can_do_is_400() {
     let alpha = mock("alpha");
     let gateway = Gateway::over([provider(&alpha).model_with("m", json!({"caps": ["chat"]}))]);
-    gateway.chat_with("auto", json!({"tools": [weather_tool()]})).error(400, "capability_unavailable");
+    let answer =
+        gateway.chat_with("auto", json!({"tools": [weather_tool()]})).error(400, "capability_unavailable");
+    assert!(!answer.at("/error/message").to_string().contains("ask for `auto`"), "{answer}");
     let image = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]);
     let seen = gateway.chat_with("auto", json!({"messages": [{"role": "user", "content": image}]}));
     seen.error(400, "capability_unavailable");
@@ -117,6 +119,8 @@ fn b11_what_fits_nowhere_is_413() {
     let long = json!([{"role": "user", "content": "word ".repeat(10_000)}]);
     let answer = gateway.chat_with("m", json!({"messages": long})).error(413, "context_length_exceeded");
     assert_eq!(answer.at("/freeway/code"), "context_too_large");
+    let widest = (answer.at("/freeway/provider"), answer.at("/freeway/model"));
+    assert_eq!(widest, (json!("alpha"), json!("m")), "whose room is told");
     assert!(chats(&alpha).is_empty());
 }
 

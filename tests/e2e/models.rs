@@ -62,6 +62,11 @@ fn http_09_every_listed_id_can_be_fetched() {
 fn http_09_what_is_not_there_is_404_and_what_is_no_path_is_400() {
     let (_alpha, gateway) = with_odd_ids();
     gateway.get("/v1/models/no-such").error(404, "model_not_found");
+    // What a request would find is no entry, but may be what was meant.
+    for near in ["smal1", "alpha/smal"] {
+        let answer = gateway.get(&format!("/v1/models/{near}")).error(404, "model_not_found");
+        assert_eq!(answer.at("/freeway/suggestions/0"), "alpha/small", "{near}: {answer}");
+    }
     assert_eq!(gateway.get("/v1/models/%ZZ").status(), 400);
     assert_eq!(gateway.get("/v1/models/..%2f").status(), 404);
 }
@@ -110,6 +115,7 @@ fn a_name_that_means_nothing_is_404_with_suggestions() {
     let answer = gateway.chat("smal1").error(404, "model_not_found").after_attempts(0);
     let suggestions = answer.at("/freeway/suggestions");
     assert!(suggestions.as_array().is_some_and(|all| all.contains(&json!("alpha/small"))), "{suggestions}");
+    gateway.chat_with("m", json!({"models": ["smal1"]})).error(404, "model_not_found").about("models");
     assert!(alpha.calls().is_empty());
 }
 
