@@ -151,12 +151,21 @@ pub fn create(visit: Visit<'_>) -> Admission {
         Ok(Next::Work(Box::new(move |responder: Responder| {
             let answer = match run(&gateway, When::Asked) {
                 Ok(_) => Answer::json(200, made(&gateway.backups.record.lock()).to_string().into_bytes()),
-                Err(error) => Answer::error(&ApiError::new(503, "backup_error", error)),
+                // Waiting mends the one, setting what is missing the other.
+                Err(error) if is_unset(&gateway) => {
+                    Answer::error(&ApiError::new(400, "not_configured", error))
+                }
+                Err(error) => Answer::error(&ApiError::new(503, "", error)),
             };
             // A client that has left finds it in the list.
             drop(responder.whole(&answer));
         })))
     })
+}
+
+/// Whether backups lack a target or a key.
+fn is_unset(gateway: &Gateway) -> bool {
+    plan(gateway, &gateway.snapshot()).is_none_or(|plan| plan.is_err())
 }
 
 /// What there is to tell of a backup that was just made.

@@ -236,7 +236,7 @@ impl Place {
 
 /// A part of the path as the text that it stands for.
 pub fn decoded(part: &str) -> Result<String, ApiError> {
-    let broken = |_| ApiError::bad_field("invalid_path", "", "the path holds a broken %-escape");
+    let broken = |_| ApiError::new(400, "", "the path holds a broken %-escape");
     path::decoded(part).map(|text| text.into_owned()).map_err(broken)
 }
 

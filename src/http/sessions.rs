@@ -164,7 +164,7 @@ pub fn remove(visit: Visit<'_>) -> Admission {
 fn named(visit: &Visit<'_>) -> Result<(String, Vec<(SessionKey, Summary)>), ApiError> {
     let Ok(id) = path::decoded(visit.rest) else {
         let message = "the session id in the path holds a broken %-escape";
-        return Err(ApiError::bad_field("invalid_path", "id", message));
+        return Err(ApiError::bad_field("", "id", message));
     };
     let mut named = visit.gateway.sessions.named(&id);
     if let Some(owner) = path::query_value(visit.head.query(), "owner") {

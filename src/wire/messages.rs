@@ -100,7 +100,7 @@ impl<'a, 'f> Messages<'a, 'f> {
                 return Err(ApiError::bad_field("too_many_messages", "messages", message));
             }
             if !cursor.open(b'{')? {
-                return Err(bad("messages", format!("`messages[{at}]` must be an object")));
+                return Err(bad(format!("messages[{at}]"), format!("`messages[{at}]` must be an object")));
             }
             let before = self.facts.tally;
             let message = self.members(&mut cursor)?;

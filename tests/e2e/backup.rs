@@ -226,7 +226,7 @@ fn what_is_in_the_way_shows_and_passes() {
     shelf.refuse(Some(507));
     let gateway = backed_up(&alpha, &shelf.url("")).start();
     paste(&gateway);
-    let refused = gateway.post("/api/backup", &json!({})).error(503, "backup_error");
+    let refused = gateway.post("/api/backup", &json!({})).error(503, "");
     assert!(refused.text().contains("answered 507"), "{refused}");
     assert_eq!(reasons(&gateway), json!(["backup_failing"]));
     assert_eq!(gateway.get("/readyz").status(), 200, "a warning is no reason not to serve");
@@ -243,7 +243,7 @@ fn what_is_in_the_way_shows_and_passes() {
 fn without_a_target_or_a_key_it_is_told_what_to_set() {
     let alpha = mock("alpha");
     let gateway = Gateway::over([provider(&alpha)]);
-    let refused = gateway.post("/api/backup", &json!({})).error(503, "backup_error");
+    let refused = gateway.post("/api/backup", &json!({})).error(400, "not_configured");
     assert!(refused.text().contains("FREEWAY_BACKUP_TARGET"), "{refused}");
     assert_eq!(gateway.get("/api/backups").ok().at("/on"), json!(false));
     assert_eq!(reasons(&gateway), json!([]), "off is nothing amiss");
@@ -252,7 +252,7 @@ fn without_a_target_or_a_key_it_is_told_what_to_set() {
         .folder("kept")
         .env("FREEWAY_BACKUP_TARGET", "kept")
         .start();
-    let refused = gateway.post("/api/backup", &json!({})).error(503, "backup_error");
+    let refused = gateway.post("/api/backup", &json!({})).error(400, "not_configured");
     assert!(refused.text().contains("freeway backup --init"), "{refused}");
     let key = gateway.command("backup --init --json").ok()["key"].clone();
     back_up(&gateway);

@@ -198,7 +198,7 @@ def operator_routes(walk):
     def backups():
         _, body = walk.ok(walk.get("/api/backups"))
         assert body["on"] is False and body["backups"] == [], body
-        walk.refused(walk.post("/api/backup", {}), 503, "backup_error")
+        walk.refused(walk.post("/api/backup", {}), 400, "not_configured")
 
     walk.check("GET /api/backups, POST /api/backup without a target", backups)
 
