@@ -303,7 +303,9 @@ impl Search<'_> {
     /// Every model of the right kind but those that serve only by name.
     fn everything(&self) -> Vec<ModelIx> {
         let wanted = |entry: &&Entry| entry.caps.has(self.kind.cap()) && entry.standing != Standing::Unpriced;
-        self.names.entries.iter().filter(wanted).map(|entry| entry.at).collect()
+        let mut models = Vec::with_capacity(self.names.entries.len());
+        models.extend(self.names.entries.iter().filter(wanted).map(|entry| entry.at));
+        models
     }
 
     fn pin(&self, text: &str, provider: u16, model: &str) -> Resolution {

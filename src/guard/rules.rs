@@ -170,14 +170,54 @@ const ROLE_MARKERS: [&str; 6] =
 /// Spaces before such a marker, or between two words of a phrase, at most.
 const SPACES_MAX: usize = 16;
 
-/// What is at `at`, if anything: the rule and where the match ends.
+/// The next byte from `at` on at which anything could begin, or the end of the text. Most of a text is the inside of
+/// words, which is passed over quickly.
+pub fn next_start(text: &[u8], mut at: usize) -> usize {
+    let mut inside = at > 0 && is_word_byte(text[at - 1]);
+    while let Some(byte) = text.get(at) {
+        match CLASSES[usize::from(*byte)] {
+            Class::Mark => return at,
+            Class::Word if !inside => return at,
+            Class::Word => {}
+            Class::Space => inside = false,
+        }
+        at += 1;
+    }
+    at
+}
+
+/// What a byte means for where something can begin.
+#[derive(Clone, Copy)]
+enum Class {
+    /// Part of a word: only its first byte begins anything.
+    Word,
+    /// Begins something wherever it stands.
+    Mark,
+    Space,
+}
+
+/// The class of every byte.
+static CLASSES: [Class; 256] = {
+    let mut classes = [Class::Space; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        if is_word_byte(byte as u8) {
+            classes[byte] = Class::Word;
+        } else if matches!(byte as u8, b'-' | b'<' | b'[' | b'#' | b'@') {
+            classes[byte] = Class::Mark;
+        }
+        byte += 1;
+    }
+    classes
+};
+
+/// What is at `at`, where no word is going on, if anything: the rule and where the match ends.
 pub fn look(text: &[u8], at: usize) -> Option<(&'static Rule, usize)> {
-    let byte = *text.get(at)?;
-    match byte {
+    match *text.get(at)? {
         b'-' => private_key(text, at),
-        b'0'..=b'9' if !follows(text, at) => number(text, at),
+        b'0'..=b'9' => number(text, at),
         b'<' | b'[' | b'#' => role_marker(text, at),
-        b'a'..=b'z' | b'A'..=b'Z' if !follows(text, at) => word(text, at),
+        b'a'..=b'z' | b'A'..=b'Z' => word(text, at),
         _ => None,
     }
 }
@@ -210,6 +250,10 @@ fn word(text: &[u8], at: usize) -> Option<(&'static Rule, usize)> {
 
 fn token(text: &[u8], at: usize) -> Option<(&'static Rule, usize)> {
     TOKENS.iter().find_map(|token| {
+        // All that a token may begin with has the same first byte, so most are ruled out by one look.
+        if token.starts[0].as_bytes()[0] != text[at] {
+            return None;
+        }
         let start = token.starts.iter().find(|start| text[at..].starts_with(start.as_bytes()))?;
         let from = at + start.len();
         let length = run(text, from, token.is_part);
@@ -384,17 +428,12 @@ fn matched(text: &[u8], at: usize, word: &str) -> Option<usize> {
     text.get(at..at + word.len())?.eq_ignore_ascii_case(word.as_bytes()).then_some(word.len())
 }
 
-/// Whether a word is going on before `at`.
-fn follows(text: &[u8], at: usize) -> bool {
-    at > 0 && is_word_byte(text[at - 1])
-}
-
 /// Whether a word goes on at `at`.
 fn continues(text: &[u8], at: usize) -> bool {
     text.get(at).is_some_and(|byte| is_word_byte(*byte))
 }
 
-fn is_word_byte(byte: u8) -> bool {
+const fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 

@@ -51,17 +51,17 @@ fn look_through(text: &[u8], wanted: &ScanSettings, walk: &Walk<'_>, findings: &
     }
     // Bounded like the findings: each that is new is one.
     let mut seen = BTreeSet::new();
-    let mut at = 0;
+    let mut at = rules::next_start(text, 0);
     while at < text.len() && findings.len() < FINDINGS_MAX {
         let found = match text[at] {
             b'@' => rules::email(text, at),
             _ => rules::look(text, at).map(|(rule, end)| (rule, at, end)),
         };
         let Some((rule, start, end)) = found else {
-            at += 1;
+            at = rules::next_start(text, at + 1);
             continue;
         };
-        at = end.max(at + 1);
+        at = rules::next_start(text, end.max(at + 1));
         if is_wanted(rule.category, wanted) {
             let value = &text[start..end];
             if seen.insert((rule.name, value)) {

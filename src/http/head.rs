@@ -173,7 +173,10 @@ fn too_long() -> Scan {
 pub fn check_head(bytes: &[u8]) -> Result<Head, Refusal> {
     // The copy is the head's own text. Header values may hold Latin-1, which older clients send: it is let through as
     // replacement characters, since no header that we act on holds it.
-    let text: Box<str> = String::from_utf8_lossy(bytes).into();
+    let text: Box<str> = match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => String::from_utf8_lossy(bytes).into(),
+    };
     let ascii = text.is_ascii();
     let mut lines = Lines { text: &text, at: 0 };
     let line = lines.next().ok_or(Refusal::bad("the request head is empty"))?;

@@ -311,7 +311,7 @@ impl Reply {
         call.barren_bytes.set(0);
         let (parts, body) = response.into_parts();
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-        let mut headers = Headers::default();
+        let mut headers = Headers::with_capacity(parts.headers.len());
         for (name, value) in &parts.headers {
             headers.push(name.as_str(), &String::from_utf8_lossy(value.as_bytes()));
         }

@@ -41,9 +41,9 @@ impl From<Why> for NoAnswer {
 /// The body as one valid JSON object in UTF-8 without lone surrogates; broken characters become U+FFFD.
 pub fn json_object(body: &[u8]) -> Result<Cow<'_, [u8]>, Why> {
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii();
-    let mut text = match String::from_utf8_lossy(body) {
-        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    let mut text = match std::str::from_utf8(body) {
+        Ok(_) => Cow::Borrowed(body),
+        Err(_) => Cow::Owned(String::from_utf8_lossy(body).into_owned().into_bytes()),
     };
     match text.first() {
         None => return Err(Why::Truncated),

@@ -97,7 +97,7 @@ impl Body {
             .filter(|span| long(span))
             .map(Range::len)
             .sum();
-        let mut pieces = Vec::new();
+        let mut pieces = Vec::with_capacity(1);
         let mut out = Vec::with_capacity(self.bytes.len() - lent_bytes + 256);
         out.extend_from_slice(lead);
         let mut written = false;
@@ -127,7 +127,11 @@ impl Body {
     }
 
     fn field(&self, name: &str) -> Option<&Field> {
-        self.fields.iter().find(|field| self.name(field) == name)
+        self.fields.iter().find(|field| match &field.decoded {
+            Some(decoded) => **decoded == *name,
+            // By bytes: many fields are looked up many times.
+            None => self.bytes[field.key.start + 1..field.key.end - 1] == *name.as_bytes(),
+        })
     }
 
     fn name<'a>(&'a self, field: &'a Field) -> &'a str {
@@ -199,8 +203,17 @@ fn index(bytes: &[u8]) -> Result<(Vec<Field>, bool), ApiError> {
 }
 
 /// Changes to top-level fields, made in the order given.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Edits<'a>(Vec<Edit<'a>>);
+
+/// As many as a common request needs.
+const EDITS_USUAL: usize = 8;
+
+impl Default for Edits<'_> {
+    fn default() -> Self {
+        Edits(Vec::with_capacity(EDITS_USUAL))
+    }
+}
 
 #[derive(Debug)]
 enum Edit<'a> {

@@ -111,7 +111,7 @@ impl Reading {
         head.complete(&present, &mut top, patch);
         let Some(usage) = self.usage.usage() else { return Ok(()) };
         match given_usage {
-            Some((raw, _)) if is_clean(raw, usage) => {}
+            Some((raw, _)) if is_clean(raw, usage)? => {}
             Some((_, span)) => patch.replace_with(span, |pool| self.usage.write(usage, pool)),
             None => {
                 let mut object = Vec::new();
@@ -274,16 +274,23 @@ impl Reading {
 }
 
 /// Whether a usage object says what `usage` says, in whole numbers.
-fn is_clean(raw: &[u8], usage: Usage) -> bool {
-    let counts = [
-        ("prompt_tokens", usage.prompt),
-        ("completion_tokens", usage.completion),
-        ("total_tokens", usage.total),
-    ];
-    counts.iter().all(|(name, count)| {
-        json::member(raw, name)
-            .is_some_and(|value| value.iter().all(u8::is_ascii_digit) && json::whole(value) == Some(*count))
-    })
+fn is_clean(raw: &[u8], usage: Usage) -> Result<bool, Flaw> {
+    let mut cursor = Cursor::new(raw);
+    if !cursor.open(b'{')? {
+        return Ok(false);
+    }
+    let (mut prompt, mut completion, mut total) = (None, None, None);
+    while let Some(name) = cursor.member()? {
+        let value = cursor.skip()?;
+        let plain = || json::whole(value).filter(|_| value.iter().all(u8::is_ascii_digit));
+        match name {
+            b"prompt_tokens" => prompt = plain(),
+            b"completion_tokens" => completion = plain(),
+            b"total_tokens" => total = plain(),
+            _ => {}
+        }
+    }
+    Ok((prompt, completion, total) == (Some(usage.prompt), Some(usage.completion), Some(usage.total)))
 }
 
 #[cfg(test)]

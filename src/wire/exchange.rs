@@ -69,6 +69,9 @@ pub struct Fault {
     pub request_sent: bool,
 }
 
+/// Bytes of a header, its name included.
+const HEADER_BYTES_USUAL: usize = 40;
+
 /// Response headers, names in lower case, in order of arrival. Kept as one text, because an answer has two dozen of them
 /// and few are ever looked at.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +82,11 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// None yet, with room for so many of a usual length.
+    pub fn with_capacity(count: usize) -> Headers {
+        Headers { text: String::with_capacity(count * HEADER_BYTES_USUAL), ends: Vec::with_capacity(count) }
+    }
+
     /// Adds a header; `name` is in lower case.
     pub fn push(&mut self, name: &str, value: &str) {
         self.text.push_str(name);

@@ -1,6 +1,6 @@
 //! The beginnings of what was asked and answered, for the log's previews. Pure.
 use super::body::Body;
-use super::json::{self, Cursor};
+use super::json::{self, Cursor, Flaw};
 
 /// Characters that are kept of a text.
 const CHARS_MAX: usize = 1_500;
@@ -33,33 +33,53 @@ impl Clip {
     /// Adds what the first choice says in frames that a client gets.
     pub fn push_frames(&mut self, frames: &[u8]) {
         for payload in frames.split(|b| *b == b'\n').filter_map(|line| line.strip_prefix(b"data: ")) {
-            let said = first_choice(payload).and_then(|choice| json::member(choice, "delta"));
-            self.push_content(said);
+            self.push_content(payload, b"delta");
         }
     }
 
     /// Adds what the first choice says in a whole answer.
     pub fn push_whole(&mut self, answer: &[u8]) {
-        self.push_content(first_choice(answer).and_then(|choice| json::member(choice, "message")));
+        self.push_content(answer, b"message");
     }
 
-    fn push_content(&mut self, message: Option<&[u8]>) {
-        if let Some(text) = message.and_then(|message| json::member(message, "content")).and_then(json::text)
-        {
+    fn push_content(&mut self, payload: &[u8], part: &[u8]) {
+        if let Some(text) = content(payload, part).ok().flatten().and_then(json::text) {
             self.push(&text);
         }
     }
 }
 
-/// The choice of index 0, where it comes first.
-fn first_choice(payload: &[u8]) -> Option<&[u8]> {
-    let choice = first_item(json::member(payload, "choices")?)?;
-    (json::member(choice, "index").is_none_or(|index| index == b"0")).then_some(choice)
-}
-
-fn first_item(list: &[u8]) -> Option<&[u8]> {
-    let mut cursor = Cursor::new(list);
-    (cursor.open(b'[').ok()? && cursor.item().ok()?).then(|| cursor.skip().ok()).flatten()
+/// The content of the choice of index 0, where it comes first, as it stands in its `part`. Every streamed chunk passes
+/// through here, so nothing is read twice, nor anything behind that choice.
+fn content<'a>(payload: &'a [u8], part: &[u8]) -> Result<Option<&'a [u8]>, Flaw> {
+    let mut cursor = Cursor::new(payload);
+    if !cursor.open(b'{')? {
+        return Ok(None);
+    }
+    loop {
+        match cursor.member()? {
+            None => return Ok(None),
+            Some(b"choices") => break,
+            Some(_) => cursor.skip()?,
+        };
+    }
+    if !cursor.open(b'[')? || !cursor.item()? || !cursor.open(b'{')? {
+        return Ok(None);
+    }
+    let mut content = None;
+    while let Some(name) = cursor.member()? {
+        if name == part && cursor.open(b'{')? {
+            while let Some(name) = cursor.member()? {
+                let raw = cursor.skip()?;
+                if name == b"content" {
+                    content = Some(raw);
+                }
+            }
+        } else if cursor.skip()? != b"0" && name == b"index" {
+            return Ok(None);
+        }
+    }
+    Ok(content)
 }
 
 /// The beginning of what is asked: `question` is the place of the newest user message's content in `messages`.
