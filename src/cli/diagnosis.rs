@@ -150,7 +150,14 @@ pub fn permissions(all: &[Private], runs: bool) -> Vec<Finding> {
     findings
 }
 
-/// Providers that nobody mentions by name.
+/// A data folder that the user who asks may not even list.
+pub fn closed(data: &Path) -> Finding {
+    let what = "the user who asks may not look into it, so that much was not seen";
+    let todo = "run this as the user of the gateway, such as `sudo -u freeway freeway doctor`";
+    finding(Error, "not_readable", data.display().to_string(), what, todo)
+}
+
+/// Providers that are mentioned by name.
 const NAMED_MAX: usize = 6;
 
 fn named(ids: &[&str]) -> String {
@@ -395,4 +402,135 @@ pub fn alerts(body: &Value) -> Vec<Finding> {
         Some(finding(severity, "alert", place, text("message"), todo))
     };
     body["alerts"].as_array().into_iter().flatten().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::discovery::{DiscoveredList, DiscoveredModel};
+    use crate::catalog::fixture;
+
+    const DAY_MS: u64 = 86_400_000;
+    const BUILT_S: u64 = 1_796_000_000;
+
+    #[test]
+    fn a_clock_is_judged_by_the_build_and_by_who_sets_it() {
+        let check = |wall_ms: u64, follows, expected: Option<(Severity, &str)>| {
+            let found = clock(Now::at(0, wall_ms), BUILT_S, follows);
+            assert_eq!(
+                found.map(|finding| (finding.severity, finding.code)),
+                expected,
+                "{wall_ms} {follows:?}"
+            );
+        };
+        let built_ms = BUILT_S * 1_000;
+        check(built_ms + DAY_MS, Some(true), None);
+        check(built_ms + DAY_MS, None, None);
+        check(built_ms + DAY_MS, Some(false), Some((Warning, "clock_alone")));
+        check(built_ms - DAY_MS, Some(true), Some((Error, "clock_behind")));
+        check(0, None, Some((Error, "clock_behind")));
+    }
+
+    #[test]
+    fn room_and_descriptors_are_warned_of_before_they_run_out() {
+        let check = |mib: u64, expected: Option<Severity>| {
+            let found = space(Path::new("/data"), Some(mib << 20), 3 << 20);
+            assert_eq!(found.map(|finding| finding.severity), expected, "{mib} MiB");
+        };
+        check(4_000, None);
+        check(100, Some(Warning));
+        check(10, Some(Error));
+        assert_eq!(space(Path::new("/data"), None, 0), None);
+        let codes = |descriptors, memory| {
+            machine(descriptors, memory).into_iter().map(|finding| finding.code).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (codes(4_096, true), codes(256, false)),
+            (vec![], vec!["descriptors", "no_memory_folder"])
+        );
+    }
+
+    #[test]
+    fn what_is_private_is_nobody_elses() {
+        let at = |mode, writable| {
+            let private = Private { path: "/data/keys.json".into(), mode, is_folder: false, writable };
+            let codes = |runs| {
+                permissions(std::slice::from_ref(&private), runs)
+                    .into_iter()
+                    .map(|f| f.code)
+                    .collect::<Vec<_>>()
+            };
+            (codes(false), codes(true))
+        };
+        assert_eq!(at(0o100_600, true), (vec![], vec![]));
+        assert_eq!(at(0o100_640, true), (vec!["open_to_others"], vec!["open_to_others"]));
+        assert_eq!(at(0o100_600, false), (vec!["not_writable"], vec![]));
+    }
+
+    #[test]
+    fn keys_that_are_guessed_are_weak() {
+        for weak in ["", "secret", "fw-0123456789", "aaaaaaaaaaaaaaaaaaaaaaaa", "abababababababababab"] {
+            assert!(is_weak(weak), "{weak}");
+        }
+        assert!(!is_weak("fw-7f3a9b2c41d85e60"));
+    }
+
+    #[test]
+    fn backups_are_missed_until_there_is_a_target() {
+        assert_eq!(backups(Some("/mnt/usb")), None);
+        assert!(backups(None).is_some() && backups(Some(" ")).is_some());
+    }
+
+    #[test]
+    fn who_is_ready_and_who_waits() {
+        let ready = json!({"id": "ready", "models": [{"id": "m"}]});
+        let off = json!({"id": "off", "enabled": false, "models": [{"id": "m"}]});
+        let codes = |files: &[Value]| {
+            let catalog = fixture::catalog(files);
+            providers(&catalog.providers).into_iter().map(|finding| finding.code).collect::<Vec<_>>()
+        };
+        assert_eq!(codes(&[ready.clone(), off.clone()]), Vec::<&str>::new());
+        assert_eq!(codes(&[off]), ["no_provider"]);
+        assert_eq!(codes(&[json!({"id": "empty", "models": []})]), ["no_models"]);
+        let mut catalog = fixture::catalog(&[ready]);
+        catalog.providers[0].keys.clear();
+        catalog.providers[0].env_keys = vec!["READY_KEY".into()];
+        let found = providers(&catalog.providers);
+        assert_eq!(found.iter().map(|finding| finding.code).collect::<Vec<_>>(), ["no_provider", "no_key"]);
+        assert!(found[1].what.contains("ready"), "{found:?}");
+    }
+
+    #[test]
+    fn models_that_a_list_has_lost_are_stale() {
+        let catalog =
+            fixture::catalog(&[json!({"id": "acme", "models": [{"id": "acme-70b"}, {"id": "kept"}]})]);
+        let list = |base_url: &str, ids: &[&str]| {
+            let models =
+                ids.iter().map(|id| DiscoveredModel { id: (*id).into(), ..DiscoveredModel::default() });
+            let list =
+                DiscoveredList { fetched_wall_ms: 0, base_url: base_url.into(), models: models.collect() };
+            Discovered { lists: [("acme".to_owned(), list)].into() }
+        };
+        let base_url = catalog.providers[0].base_url.clone();
+        let found = stale_models(&catalog.providers, &list(&base_url, &["acme-72b", "kept"]));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].what.contains("acme-70b") && found[0].what.contains("`acme-72b`"), "{found:?}");
+        assert!(stale_models(&catalog.providers, &list("https://elsewhere.example", &["x"])).is_empty());
+        assert!(stale_models(&catalog.providers, &list(&base_url, &[])).is_empty(), "no list says nothing");
+    }
+
+    #[test]
+    fn alerts_of_a_gateway_become_findings() {
+        let alert = |level: &str, source: &str, provider: Value| json!({"level": level, "source": source, "message": "m", "providerId": provider});
+        let body = json!({"alerts": [
+            alert("critical", "key-health", json!("acme")),
+            alert("exhausted", "quota", json!("acme")),
+            alert("warn", "scan", Value::Null),
+            alert("critical", "registry", Value::Null),
+        ]});
+        let found: Vec<(Severity, String)> =
+            alerts(&body).into_iter().map(|finding| (finding.severity, finding.place)).collect();
+        assert_eq!(found, [(Error, "acme".into()), (Warning, "acme".into()), (Warning, "scan".into())]);
+        assert!(alerts(&Value::Null).is_empty());
+    }
 }

@@ -166,6 +166,10 @@ fn examine(line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
         }
     }
     findings.extend(diagnosis::permissions(&private(&paths), !matches!(runs, Running::No)));
+    let listed = std::fs::read_dir(&paths.data);
+    if listed.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
+        findings.push(diagnosis::closed(&paths.data));
+    }
     findings.sort_by_key(|finding| finding.severity);
     // What the gateway says and what is seen here may be the same.
     findings.dedup_by(|a, b| a.what == b.what && a.place == b.place);
