@@ -168,6 +168,9 @@ fn examine(line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     findings.extend(diagnosis::permissions(&private(&paths), !matches!(runs, Running::No)));
     let listed = std::fs::read_dir(&paths.data);
     if listed.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
+        // All else that was met there comes of this.
+        findings
+            .retain(|finding| finding.code != "not_writable" && !finding.what.contains("Permission denied"));
         findings.push(diagnosis::closed(&paths.data));
     }
     findings.sort_by_key(|finding| finding.severity);
