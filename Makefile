@@ -4,6 +4,8 @@ CARGO  ?= cargo
 PYTHON ?= python3
 # Seeds of the simulator: `make sim SEEDS=1000`.
 SEEDS  ?= 200
+# Kills of the kill test: `make kill-test ROUNDS=1000`.
+ROUNDS ?= 200
 # How long the page is watched: `make bench-page SECONDS=60`.
 SECONDS ?= 600
 
@@ -13,7 +15,7 @@ UNITDIR ?= /etc/systemd/system
 BIN     ?= target/release/freeway
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test check smoke sim bench lint clients test-embeddings page shots bench-page install uninstall
+.PHONY: help build run demo test check smoke kill-test kill-test-short sim bench lint clients test-embeddings page shots bench-page install uninstall
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -28,7 +30,7 @@ demo: ## see it work without any key: a chat, a stream, a failover
 	@$(CARGO) build --locked --quiet
 	@$(PYTHON) tests/scripts/demo.py target/debug/freeway
 
-test: check clients smoke demo ## all that CI runs: formatting, lints, tests, real clients, every route, the demo
+test: check clients smoke demo kill-test-short ## all that CI runs: formatting, lints, tests, real clients, every route, the demo, ten kills
 
 check: lint ## formatting, lints as errors, unit, simulator and end-to-end tests
 	$(CARGO) test --locked --workspace
@@ -52,6 +54,13 @@ shots: ## a picture of each panel, into .cache/page/shots
 smoke: ## every route once, against mock upstreams
 	@$(CARGO) build --locked --quiet --workspace
 	@$(PYTHON) tests/scripts/smoke.py target/debug
+
+kill-test: ## load, SIGKILL at a random moment, restart, ROUNDS (200) times: nothing damaged, nothing confirmed lost
+	@$(CARGO) build --locked --quiet --workspace
+	@$(PYTHON) tests/scripts/kill_test.py target/debug $(ROUNDS)
+
+kill-test-short:
+	@$(MAKE) --no-print-directory kill-test ROUNDS=10
 
 test-embeddings: ## the semantic cache with a real embedding model: near misses, and how many paraphrases it serves
 	$(CARGO) build --locked --workspace

@@ -40,6 +40,9 @@ impl Demo {
         let place = |name: &str| folder.join(name).to_string_lossy().into_owned();
         process.insert("FREEWAY_PROVIDERS".into(), place("providers"));
         process.insert("FREEWAY_DATA".into(), place("data"));
+        // The owner's own backups are neither restored nor pushed out by those of a demo.
+        process.insert("FREEWAY_BACKUP_TARGET".into(), place("backups"));
+        process.insert("FREEWAY_BACKUP_KEY".into(), fresh_id("the key of a demo "));
         Ok(Demo { folder, _upstreams: upstreams })
     }
 }

@@ -9,11 +9,11 @@ use crossbeam_channel::{Receiver, bounded};
 
 use crate::base::clock::{self, Now};
 use crate::base::text::human_duration;
-use crate::catalog::discovery::{self, Discovered, DiscoveredList};
+use crate::catalog::discovery::{self, Discovered, DiscoveredList, DiscoveredModel};
 use crate::catalog::load::{self, Snapshot};
 use crate::catalog::provider::Provider;
 use crate::relay::gateway::Gateway;
-use crate::upstream::probe;
+use crate::upstream::examine::Lab;
 
 /// A provider whose list could not be fetched is asked again after this.
 const RETRY_MS: u64 = 10 * 60_000;
@@ -74,14 +74,13 @@ fn run(gateway: &Gateway, which: Which) {
     let now = clock::now();
     let (mut lists, mut any) = (BTreeMap::new(), false);
     for provider in wanted(&snapshot, &known, which, now) {
-        let list = match probe::fetch_models(&gateway.client, provider) {
-            Ok(probe::Fetched { models, .. }) => {
+        let list = match fetch(gateway, &snapshot, provider) {
+            Ok(models) => {
                 log::info!("{} lists {} models", provider.id, models.len());
                 any = true;
                 DiscoveredList { fetched_wall_ms: now.wall_ms, base_url: provider.base_url.clone(), models }
             }
             Err(error) => {
-                let error = snapshot.redactor.redact(&error).into_owned();
                 log::warn!(
                     "{}: its model list could not be fetched: {error}; tried again in {}",
                     provider.id,
@@ -102,6 +101,32 @@ fn run(gateway: &Gateway, which: Which) {
     if gateway.reload().is_err() {
         log::warn!("the configuration refuses; fetched models count once it is mended");
     }
+}
+
+/// Fetches a list with the first key that is let in. What is found out about the keys is kept for the next pass over all
+/// of them: the boot costs one request per key, and not two.
+fn fetch(
+    gateway: &Gateway,
+    snapshot: &Snapshot,
+    provider: &Provider,
+) -> Result<Vec<DiscoveredModel>, String> {
+    if let Some(error) = provider.config_error() {
+        return Err(error);
+    }
+    let mut failed = String::new();
+    for key in &provider.keys {
+        let lab = Lab { client: &gateway.client, redactor: &snapshot.redactor, provider, key };
+        let mut found = lab.ask();
+        let models = std::mem::take(&mut found.discovered);
+        let listed = if found.errors.is_empty() { Ok(models) } else { Err(found.errors.join("; ")) };
+        found.models.clear();
+        gateway.examined.lock().insert(key.slot, found);
+        match listed {
+            Ok(models) => return Ok(models),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 /// What was known before, dated so that it is due again after [`RETRY_MS`].

@@ -18,6 +18,8 @@ use crate::upstream::examine::{Examined, Lab};
 const PROVIDERS_AT_ONCE: usize = 4;
 /// A pass that takes longer leaves the rest for the next one.
 const PASS_MAX: Duration = Duration::from_secs(120);
+/// What was found out about a key so long ago is as good as an answer of now.
+const FRESH_MS: u64 = 5 * 60_000;
 /// What a question to a model costs, as the counters are told.
 const QUESTION_TOKENS: u64 = 8;
 const ANSWER_TOKENS: u64 = 4;
@@ -91,6 +93,11 @@ fn ask_keys(gateway: &Gateway, snapshot: &Snapshot, provider: &Provider, ends: I
         if bench.is_some_and(|bench| [Cause::RateLimit, Cause::Quota, Cause::Credit].contains(&bench.cause)) {
             continue;
         }
+        let known = gateway.examined.lock().remove(&key.slot);
+        if let Some(found) = known.filter(|known| now.wall_ms.abs_diff(known.wall_ms) <= FRESH_MS) {
+            note(gateway, snapshot, provider, key, &found);
+            continue;
+        }
         let lab = Lab { client: &gateway.client, redactor: &snapshot.redactor, provider, key };
         // Some show their list to everybody: to a key that a model refused it proves nothing.
         let refused = bench.is_some_and(|bench| [Cause::Auth, Cause::Forbidden].contains(&bench.cause));
@@ -117,7 +124,8 @@ pub fn meter(gateway: &Gateway, provider: &Provider, key: &Key, model: &Model) {
 /// Puts what an examination found to use: a refused key is benched, one that is let in again plays again.
 pub fn note(gateway: &Gateway, snapshot: &Snapshot, provider: &Provider, key: &Key, found: &Examined) {
     let now = clock::now();
-    let began_ms = now.mono_ms.saturating_sub(found.took_ms);
+    // What happened since then is younger, and counts.
+    let began_ms = found.began_ms;
     let scope = Scope::Key(key.slot);
     let mut live = gateway.live.lock();
     match found.health {

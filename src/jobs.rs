@@ -16,7 +16,7 @@ use crate::catalog::overrides;
 use crate::catalog::{clients, vault};
 use crate::discover::{self, Which};
 use crate::health;
-use crate::http::alerts;
+use crate::http::{alerts, backups};
 use crate::logger;
 use crate::relay::gateway::Gateway;
 use crate::service::Manager;
@@ -59,11 +59,13 @@ const FILES_EVERY: Duration = Duration::from_secs(5);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Every job. Discovery begins at once: a provider without declared models serves nothing before it.
-const JOBS: [Job; 5] = [
+const JOBS: [Job; 6] = [
     Job { name: "watch files", first: FILES_EVERY, period: FILES_EVERY, run: watch_files },
     Job { name: "discover models", first: Duration::ZERO, period: MINUTE, run: discover_models },
     Job { name: "sample quotas", first: Duration::ZERO, period: MINUTE, run: sample_quotas },
     Job { name: "check keys", first: MINUTE, period: MINUTE, run: check_keys },
+    // Soon after the start: a box that is switched on for an hour a day is backed up as well.
+    Job { name: "back up", first: FILES_EVERY, period: MINUTE, run: back_up },
     Job { name: "close idle connections", first: MINUTE, period: MINUTE, run: close_idle },
 ];
 
@@ -165,6 +167,11 @@ fn check_keys(gateway: &Arc<Gateway>, _: &mut Memory) {
     if is_due && !running {
         health::start(gateway);
     }
+}
+
+/// A backup, when it is time and something changed.
+fn back_up(gateway: &Arc<Gateway>, _: &mut Memory) {
+    backups::start_if_due(gateway);
 }
 
 /// Closes connections to upstreams that nobody has used for a while.

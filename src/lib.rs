@@ -31,16 +31,19 @@
 //! | | `context` | `budget` `conversation` `handoff` `noise` `pairs` `ratios` `refit` `summaries` `summary` `thread` `tokens` | how large a request is, and what a conversation becomes by it |
 //! | | `quota` | `bench` `forecast` `ledger` `meter` `saved` `wall` `window` `zone` | who used what of which limit, and who sits on the bench |
 //! | | `route` | `failover` `fit` `health` `lessons` `live` `network` `outcome` `outlook` `plan` `scoreboard` `speed` `sticky` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
-//! | hands | `upstream` | `adapt` `client` `cut` `dial` `examine` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `wire` | calls to providers |
-//! | | `store` | `analytics` `db` `figures` `folder` `glance` `journal` `names` `page` `reader` `rollup` `row` `schema` `sessions` `shelf` `span` `state` `writer` | what outlives the process, written by one thread |
+//! | hands | `upstream` | `adapt` `client` `cut` `deliver` `dial` `examine` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `way_out` `wire` | calls to providers |
+//! | | `store` | `analytics` `copy` `db` `figures` `folder` `glance` `journal` `names` `page` `reader` `rollup` `row` `schema` `sessions` `shelf` `span` `state` `writer` | what outlives the process, written by one thread |
+//! | | `backup` | `archive` `pack` `record` `target` `unpack` | what cannot be rebuilt, sealed and put where it is safe |
 //! | story | `relay` | `admitted` `alike` `answers` `attempt` `books` `cached` `feed` `findings` `fitting` `flight` `gateway` `hydrate` `intake` `notes` `outlet` `record` `route_info` `sessions` `story` `stream` `tally` `turn` | one turn, from an admitted request to a recorded answer |
-//! | doors | `http` | `alerts` `analytics` `answer` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `head` `host` `keys` `limits` `line` `look` `metrics` `models` `outlook` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `sessions` `settings` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
-//! | | `cli` | `clients` `config` `diagnosis` `doctor` `doctor_route` `health` `init` `keys` `provider` `running` `systemd` `verify` `verify_apply` | the commands of the terminal |
+//! | doors | `http` | `alerts` `analytics` `answer` `backups` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `head` `host` `keys` `limits` `line` `look` `metrics` `models` `outlook` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `sessions` `settings` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
+//! | | `cli` | `backup` `clients` `config` `diagnosis` `doctor` `doctor_route` `health` `init` `keys` `provider` `restore` `running` `systemd` `verify` `verify_apply` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |
 //! | | `service` | | what a service manager is told, and its watchdog |
 //! | | `discover` | | model lists, fetched in the background |
 //! | | `health` | | passes over all provider keys |
+//! | | `rescue` | | what is put back from a backup at the start |
+//! | | `command` | | how commands of the terminal reach the running gateway |
 //! | | `demo` | | two scripted upstreams inside the process |
 //! | | `logger` | | the lines that people read |
 //!
@@ -66,6 +69,7 @@ pub mod guard;
 pub mod quota;
 pub mod route;
 
+pub mod backup;
 pub mod store;
 pub mod upstream;
 
@@ -74,10 +78,12 @@ pub mod relay;
 pub mod http;
 
 pub mod cli;
+pub mod command;
 pub mod demo;
 pub mod discover;
 pub mod health;
 pub mod jobs;
 pub mod logger;
+pub mod rescue;
 pub mod serve;
 pub mod service;

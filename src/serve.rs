@@ -14,8 +14,9 @@ use crate::catalog::env::{self, Variables};
 use crate::catalog::load::{self, Inputs};
 use crate::catalog::settings::ServerSettings;
 use crate::catalog::slots::Slots;
-use crate::catalog::{Issue, boxfile};
+use crate::catalog::{Issue, IssueLevel, boxfile};
 use crate::cli::wants_json;
+use crate::command;
 use crate::demo::Demo;
 use crate::http::routes;
 use crate::http::server::Server;
@@ -25,6 +26,7 @@ use crate::logger;
 use crate::relay::gateway::{Gateway, Parts};
 use crate::relay::notes::Notes;
 use crate::relay::sessions::{Sessions, SessionsOf};
+use crate::rescue;
 use crate::route::live::Live;
 use crate::service::Manager;
 use crate::store::{Extent, Opened, Store, state};
@@ -145,8 +147,10 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
     };
     let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
     let paths = env::places(&process, &current);
+    rescue::finish_restoring(&paths.data).map_err(Refusal::failed)?;
     let Opened { store, state: saved, sessions, issues } =
-        Store::open(&paths.data).map_err(|error| Refusal::failed(error.to_string()))?;
+        Store::open_or_rescue(&paths.data, &|lost| rescue::rescue(&process, &paths, lost))
+            .map_err(|error| Refusal::failed(error.to_string()))?;
     let files = jobs::fingerprint(&paths);
     let (fingerprints, fingerprint_issue) = boxfile::fingerprints(&paths.data);
     let discovered = load::read_discovered(&paths.data);
@@ -159,13 +163,17 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
         previous: None,
     };
     let mut snapshot = load::load(&inputs, &mut slots).map_err(|issues| Refusal::config(lines(&issues)))?;
-    snapshot.issues.extend(issues.into_iter().chain(fingerprint_issue));
+    snapshot.issues.extend(fingerprint_issue);
     if let Some(problem) = snapshot.settings.bind_problem() {
         return Err(Refusal::config(problem));
     }
     logger::start(snapshot.settings.log.level);
+    logger::issues(&issues);
     logger::loaded(&snapshot);
+    // What is amiss with the disk is told for as long as it is, what was got over for as long as we run.
+    let mishaps = issues.into_iter().filter(|issue| issue.level == IssueLevel::Warning).collect();
     let mut live = Live::new();
+    live.ledger.not_before(clock::built_s() * 1000);
     let notes = Notes::default();
     let summary = |name: &str, saved| notes.restore(name, saved);
     let useless = state::restore(&saved, kept(&mut live), summary, &mut slots, clock::now());
@@ -186,6 +194,7 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
         client,
         store,
         sessions,
+        mishaps,
     }));
     logger::redact_by(&gateway);
     save_state_of(&gateway);
@@ -213,12 +222,13 @@ fn listen(
     // Signals are taken before anybody is told that we are ready.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Refusal::failed(format!("signals cannot be watched: {error}")))?;
-    let guard = routes::guard();
-    let door = routes::door(Arc::clone(gateway), Arc::clone(&guard));
+    let keeper = routes::doorkeeper();
+    let door = routes::door(Arc::clone(gateway), Arc::clone(&keeper));
     let server = Server::start(listener, &snapshot.settings.server, door)
         .map_err(|error| Refusal::failed(format!("the server cannot start: {error}")))?;
-    guard.monitor.get_or_init(|| server.monitor());
+    keeper.monitor.get_or_init(|| server.monitor());
     let address = server.local_addr().map_err(|error| Refusal::failed(error.to_string()))?;
+    let door = command::open(&gateway.data, address, &keeper);
     if wish.json {
         logger::say(&json!({"ok": true, "listening": format!("http://{address}")}).to_string());
     } else {
@@ -231,7 +241,7 @@ fn listen(
     let watch = manager.watch(gateway, address);
     jobs::run(gateway, &orders, files, manager);
     manager.stopping();
-    drop(watch);
+    drop((watch, door));
     log::info!("stopping: answers in flight have {stop_ms} ms");
     gateway.turns.close();
     if !server.stop(Duration::from_millis(stop_ms)) {

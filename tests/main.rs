@@ -12,6 +12,8 @@ mod e2e {
     mod alike;
     /// What happened, in sums and by the request: equal to the traffic, and kept.
     mod analytics;
+    /// Backups, and the way back.
+    mod backup;
     /// Benches, and what lifts them.
     mod benches;
     /// The blame table, row by row: who is called, who is benched for how long, and what comes next.
@@ -26,6 +28,8 @@ mod e2e {
     mod cli;
     /// Client keys: made, listed, confined, revoked.
     mod clients;
+    /// A wall clock that is unset, or steps.
+    mod clock;
     /// `make install`, the systemd unit, the container files.
     mod deploy;
     /// What is amiss, whom a request would ask, what a provider file lacks.
@@ -36,11 +40,13 @@ mod e2e {
     mod errors;
     /// From one candidate to the next.
     mod failover;
+    /// A home whose network is gone, half there, or led elsewhere.
+    mod home_network;
     /// Probes, and passes over all keys.
     mod key_health;
     /// The keys of clients, and the key pools of providers.
     mod keys;
-    /// A gateway in a private network, and a client on another address of it.
+    /// Gateways in private networks, and clients on other addresses of them.
     mod lan;
     /// A client that goes away, at every moment of its request.
     mod leaving;
@@ -86,6 +92,8 @@ mod e2e {
     mod sse_output;
     /// Token counts of streams.
     mod sse_usage;
+    /// What a full, closed or damaged disk does, and a kill.
+    mod storage;
     /// The last answer, by what would help.
     mod terminal;
     /// Hostile and unlucky clients, on raw sockets.

@@ -63,6 +63,7 @@ impl Default for MockOptions {
 pub struct MockUpstream {
     shared: Arc<Shared>,
     addr: SocketAddr,
+    listener: TcpListener,
     acceptor: Option<JoinHandle<()>>,
 }
 
@@ -79,6 +80,7 @@ impl MockUpstream {
     pub fn start(options: MockOptions) -> io::Result<MockUpstream> {
         let listener = TcpListener::bind((options.host.as_str(), options.port))?;
         let addr = listener.local_addr()?;
+        let accepting_on = listener.try_clone()?;
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(options.models.clone())),
             connections: Mutex::new(HashMap::new()),
@@ -87,8 +89,8 @@ impl MockUpstream {
         });
         let accepting = Arc::clone(&shared);
         let name = format!("mock-{}", accepting.options.name);
-        let acceptor = thread::Builder::new().name(name).spawn(move || accept(&listener, &accepting))?;
-        Ok(MockUpstream { shared, addr, acceptor: Some(acceptor) })
+        let acceptor = thread::Builder::new().name(name).spawn(move || accept(&accepting_on, &accepting))?;
+        Ok(MockUpstream { shared, addr, listener, acceptor: Some(acceptor) })
     }
 
     pub fn name(&self) -> &str {
@@ -156,8 +158,9 @@ impl MockUpstream {
     pub fn stop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         let Some(acceptor) = self.acceptor.take() else { return };
-        // The acceptor sleeps in `accept`; a connection wakes it.
-        drop(TcpStream::connect(self.addr));
+        // It wakes the acceptor, also where nobody can connect any more; and closing alone would not do while a process that
+        // is just being spawned holds a copy of the descriptor.
+        drop(SockRef::from(&self.listener).shutdown(Shutdown::Both));
         drop(acceptor.join());
         for stream in self.shared.connections().values() {
             drop(stream.shutdown(Shutdown::Both));
@@ -197,8 +200,6 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     loop {
         let accepted = listener.accept();
         if shared.stopping() {
-            // Closing alone would not do while a process that is just being spawned holds a copy of the descriptor.
-            drop(SockRef::from(listener).shutdown(Shutdown::Both));
             return;
         }
         let Ok((stream, _)) = accepted else {

@@ -44,6 +44,18 @@ pub fn stamp(wall_ms: u64) -> String {
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }
 
+/// The instant of a [`stamp`]; `None` for any other text.
+pub fn of_stamp(text: &str) -> Option<u64> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let number = |text: &str, from: usize, to: usize| text.get(from..to)?.parse::<u32>().ok();
+    let day =
+        days_from_civil(number(date, 0, 4)?.into(), number(date, 4, 6)?.into(), number(date, 6, 8)?.into());
+    let second = number(time, 0, 2)? * 3_600 + number(time, 2, 4)? * 60 + number(time, 4, 6)?;
+    let wall_ms = u64::try_from(day).ok()? * DAY_MS + u64::from(second) * SECOND_MS;
+    // What is no date comes back as another one.
+    (stamp(wall_ms) == text).then_some(wall_ms)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,6 +64,7 @@ mod tests {
     fn instants_have_their_dates() {
         let check = |wall_ms: u64, expected_date: &str, expected_stamp: &str| {
             assert_eq!((date(wall_ms).as_str(), stamp(wall_ms).as_str()), (expected_date, expected_stamp));
+            assert_eq!(of_stamp(expected_stamp), Some(wall_ms / 1_000 * 1_000));
         };
         check(0, "1970-01-01", "19700101T000000Z");
         check(951_782_400_000, "2000-02-29", "20000229T000000Z");
@@ -59,6 +72,22 @@ mod tests {
         check(1_767_225_599_999, "2025-12-31", "20251231T235959Z");
         check(1_767_225_600_000, "2026-01-01", "20260101T000000Z");
         check(1_796_022_909_999, "2026-11-30", "20261130T071509Z");
+    }
+
+    #[test]
+    fn what_is_no_stamp_has_no_instant() {
+        for text in [
+            "",
+            "Z",
+            "TZ",
+            "20261340T000000Z",
+            "20261130T071509",
+            "2026-11-30",
+            "20261130T996099Z",
+            "00000000T000000Z",
+        ] {
+            assert_eq!(of_stamp(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -31,6 +31,11 @@ pub fn built_s() -> u64 {
     env!("FREEWAY_BUILT_S").parse().unwrap_or(0)
 }
 
+/// Whether the wall clock shows a time before the build, and so is wrong.
+pub fn is_behind() -> bool {
+    now().wall_ms / 1000 < built_s()
+}
+
 /// Monotonic time starts here rather than at zero, so that subtracting a window from it cannot saturate.
 const ORIGIN_MS: u64 = 3_600_000;
 

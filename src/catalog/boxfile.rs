@@ -9,7 +9,7 @@ use super::{Issue, IssueLevel};
 use crate::base::rng::fill_random;
 
 /// Holds 32 random bytes that name the provider keys of this box.
-const SECRET_FILE: &str = "box.key";
+pub const SECRET_FILE: &str = "box.key";
 
 /// Reads the box's secret, or makes it. Where neither works the names hold for this process only, which is told.
 pub fn fingerprints(data: &Path) -> (Fingerprints, Option<Issue>) {

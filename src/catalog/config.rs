@@ -89,6 +89,22 @@ impl Default for Settings {
     }
 }
 
+/// The password of a web address, or all that stands before its host where that has no name.
+fn credentials(url: &str) -> Option<&str> {
+    let authority = url.split_once("://")?.1.split(['/', '?', '#']).next()?;
+    let user = authority.rsplit_once('@')?.0;
+    Some(user.split_once(':').map_or(user, |(_, password)| password)).filter(|secret| !secret.is_empty())
+}
+
+/// A web address as it may be shown; any other text as it is.
+fn without_credentials(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let rest = rest.split('?').next().unwrap_or_default();
+    let end = rest.find('/').unwrap_or(rest.len());
+    let host = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
+    format!("{scheme}://{host}{}", &rest[end..])
+}
+
 struct Reader<'a> {
     file: &'a str,
     issues: Vec<Issue>,
@@ -232,6 +248,8 @@ impl Reader<'_> {
             let value = match table::find(name).map(|row| row.shape) {
                 Some(table::Shape::Secret) => Value::Null,
                 Some(table::Shape::Keys) => value.as_array().map_or(0, Vec::len).into(),
+                // A web address may hold a password.
+                _ if *name == "backup.target" => value.as_str().map(without_credentials).into(),
                 _ => value.clone(),
             };
             let origin =
@@ -242,9 +260,12 @@ impl Reader<'_> {
     }
 
     fn secrets(&self) -> Vec<Secret> {
+        let target = self.text("backup.target");
+        let of_target = target.as_deref().and_then(credentials);
         let plain = |value: &Value| value.as_str().or_else(|| value.get("key")?.as_str()).map(Secret::new);
         let keys = self.values.get("keys").and_then(Value::as_array).into_iter().flatten();
-        keys.filter_map(plain).chain(self.values.get("adminKey").and_then(plain)).collect()
+        let keys = keys.filter_map(plain).chain(self.values.get("adminKey").and_then(plain));
+        keys.chain(of_target.map(Secret::new)).collect()
     }
 
     /// The value of a row: what was set, or its default.
@@ -351,6 +372,16 @@ impl Reader<'_> {
             sticky_ms: self.whole("routing.stickyMs"),
             handoff: self.flag("routing.handoff"),
             log: self.log(),
+            backup: self.backup(),
+        }
+    }
+
+    fn backup(&self) -> BackupSettings {
+        BackupSettings {
+            target: self.text("backup.target"),
+            every_ms: self.whole("backup.everyHours") * 3_600_000,
+            keep: self.size("backup.keep"),
+            sessions: self.flag("backup.sessions"),
         }
     }
 

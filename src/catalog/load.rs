@@ -35,6 +35,8 @@ pub struct Snapshot {
     pub pasted: Vault,
     /// Under which pasted keys are sealed.
     pub passphrase: Option<Secret>,
+    /// Under which backups are sealed, where a variable sets it.
+    pub backup_key: Option<Secret>,
     /// What the owner changed beside the files; counted in already.
     pub overrides: Overrides,
     /// The names of the configuration alone, for what is to be overridden next.
@@ -131,6 +133,8 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
     let woven = woven_secrets(&providers, &variables);
     // Those of providers that are not there, too.
     let sealed = pasted.keys.iter().map(|key| key.secret.clone()).chain(passphrase.map(Secret::new));
+    let backup_key = backup_key(&variables);
+    let sealed = sealed.chain(backup_key.clone());
     let redactor = Redactor::new(keys.chain(secrets.iter().cloned()).chain(woven).chain(sealed));
     for issue in &mut issues {
         // Messages quote what is wrong.
@@ -143,6 +147,7 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         settings,
         redactor,
         passphrase: passphrase.map(Secret::new),
+        backup_key,
         pasted,
         overrides,
         configured_names,
@@ -154,6 +159,15 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         secrets,
         origins,
     })
+}
+
+/// The variable that holds the key of backups.
+pub const BACKUP_KEY_VARIABLE: &str = "FREEWAY_BACKUP_KEY";
+
+/// The key of backups, where the variable sets one.
+pub fn backup_key(variables: &Variables) -> Option<Secret> {
+    let text = variables.get(BACKUP_KEY_VARIABLE).map(|key| key.trim());
+    text.filter(|key| !key.is_empty()).map(Secret::new)
 }
 
 /// What opens pasted keys.
@@ -220,20 +234,31 @@ struct Configured {
     origins: Origins,
 }
 
-fn read_settings(
-    inputs: &Inputs<'_>,
-    variables: &Variables,
-    issues: &mut Vec<Issue>,
-) -> Result<Configured, Vec<Issue>> {
-    let name = file_name(&inputs.paths.config);
-    let read = match read_bounded(&inputs.paths.config, CONFIG_MAX_BYTES) {
+/// The settings alone, for what has to be known before everything else can be read.
+///
+/// # Errors
+/// What a load would refuse.
+pub fn settings(config: &Path, variables: &Variables) -> Result<Settings, Vec<Issue>> {
+    read_config(config, variables).map(|read| read.settings)
+}
+
+fn read_config(path: &Path, variables: &Variables) -> Result<config::Read, Vec<Issue>> {
+    let name = file_name(path);
+    match read_bounded(path, CONFIG_MAX_BYTES) {
         Ok(text) => config::read(&name, &text.unwrap_or_default(), variables),
         Err(error) => {
             let message = format!("cannot be read: {error}");
             Err(vec![Issue { file: name, provider: None, level: IssueLevel::Error, message }])
         }
-    };
-    match (read, inputs.previous) {
+    }
+}
+
+fn read_settings(
+    inputs: &Inputs<'_>,
+    variables: &Variables,
+    issues: &mut Vec<Issue>,
+) -> Result<Configured, Vec<Issue>> {
+    match (read_config(&inputs.paths.config, variables), inputs.previous) {
         (Ok(read), _) => {
             issues.extend(read.warnings);
             Ok(Configured { settings: read.settings, secrets: read.secrets, origins: read.origins })

@@ -54,6 +54,20 @@ pub struct Settings {
     /// Whether a model that goes on with another's conversation is told so.
     pub handoff: bool,
     pub log: LogSettings,
+    pub backup: BackupSettings,
+}
+
+/// `backup.*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupSettings {
+    /// A folder or a web address; it may hold credentials. `None` is off.
+    pub target: Option<String>,
+    /// Between automatic backups.
+    pub every_ms: u64,
+    /// How many stay.
+    pub keep: usize,
+    /// Whether they hold conversations.
+    pub sessions: bool,
 }
 
 /// How requests are kept within bounds, and looked through.

@@ -365,8 +365,27 @@ pub static TABLE: &[Row] = &[
         "256",
         "What the database may take on the disk, in MiB; the oldest go first",
     ),
-    later("backup.target", Text, "null", "Folder or HTTP PUT address for backups"),
-    later("backup.sessions", Flag, "false", "Whether backups hold conversations"),
+    // Backups.
+    named(
+        "backup.target",
+        &["FREEWAY_BACKUP_TARGET"],
+        Text,
+        "null",
+        "Where backups go: a folder outside the data folder, or a URL below which files can be PUT; off without one",
+    ),
+    row(
+        "backup.everyHours",
+        Whole(1, 8_760),
+        "24",
+        "Hours between automatic backups; none when nothing changed",
+    ),
+    row(
+        "backup.keep",
+        Whole(1, 1_000),
+        "7",
+        "How many backups are kept at the target; older ones are removed",
+    ),
+    row("backup.sessions", Flag, "false", "Whether backups hold conversations"),
 ];
 
 /// Variables that are no settings: where things are, and what other parts read.
@@ -380,6 +399,11 @@ pub static PATH_VARIABLES: &[(&str, &str, &str)] = &[
         "FREEWAY_SECRET",
         "",
         "Passphrase under which pasted provider keys are sealed; without it the box's own secret is used",
+    ),
+    (
+        "FREEWAY_BACKUP_KEY",
+        "",
+        "Key that seals and opens backups, 16 characters or more; or let `freeway backup --init` make one",
     ),
     ("FREEWAY_CA_FILE", "", "Further certificate authorities, as a PEM file"),
 ];

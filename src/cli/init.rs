@@ -146,7 +146,7 @@ fn own_address() -> String {
     let routed = socket.and_then(|socket| socket.local_addr()).map(|address| address.ip().to_string());
     // A network without a way out has no route there, but has addresses all the same.
     let listed =
-        || std::fs::read_to_string("/proc/net/fib_trie").ok().and_then(|table| local_address(&table));
+        || std::fs::read_to_string("/proc/self/net/fib_trie").ok().and_then(|table| local_address(&table));
     routed.ok().or_else(listed).unwrap_or_else(|| "<address of this machine>".into())
 }
 

@@ -12,6 +12,7 @@ use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::slots::Slots;
 use crate::catalog::{Issue, boxfile};
 
+pub mod backup;
 pub mod clients;
 pub mod config;
 pub mod diagnosis;
@@ -21,6 +22,7 @@ pub mod health;
 pub mod init;
 pub mod keys;
 pub mod provider;
+pub mod restore;
 pub mod running;
 pub mod systemd;
 pub mod verify;
@@ -108,6 +110,8 @@ usage: freeway COMMAND [ARGUMENTS]
   config     check the settings, the provider files and the variables
   provider   list, add, verify and refresh providers
   doctor     find what is amiss and say what to do; tell whom a request would ask
+  backup     back up what cannot be rebuilt, sealed, to a folder or a server
+  restore    put a backup back
   health     ask the running gateway whether it is alive
   systemd    print a unit that runs it as a service
   version    say which version this is
@@ -216,6 +220,8 @@ pub fn run(command: &str, args: &[OsString], world: &mut World<'_>) -> Option<u8
         "keys" | "key" => (keys::HELP, keys::run(args, world)),
         "provider" | "providers" => (provider::HELP, provider::run(args, world)),
         "doctor" => (doctor::HELP, doctor::run(args, world)),
+        "backup" => (backup::HELP, backup::run(args, world)),
+        "restore" => (restore::HELP, restore::run(args, world)),
         "health" => (health::HELP, health::run(args, world)),
         "systemd" => (systemd::HELP, systemd::run(args, world)),
         _ => return None,

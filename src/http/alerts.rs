@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
+use super::backups;
 use super::conn::Admission;
 use super::look::{Bar, Look};
 use super::probes::KeyReport;
@@ -84,7 +85,7 @@ pub fn list(visit: Visit<'_>) -> Admission {
     let now = clock::now();
     let forecasts = forecasts(gateway, now);
     let keys = KeyReport::of(gateway);
-    let mut alerts = box_alerts(gateway, now);
+    let mut alerts = box_alerts(gateway);
     alerts.extend(findings(gateway, now));
     alerts.extend(forecasts.iter().filter_map(|provider| {
         let message = format!("{}: {}", provider.label, provider.headline.as_ref()?);
@@ -97,7 +98,9 @@ pub fn list(visit: Visit<'_>) -> Admission {
         let provider_id = Some(row.provider_id.clone());
         Alert { level: Level::Critical, source: "key-health", message, provider_id }
     }));
-    alerts.extend(gateway.snapshot().issues.iter().map(|issue| {
+    let snapshot = gateway.snapshot();
+    let lasting = gateway.mishaps.iter().filter(|mishap| !snapshot.issues.contains(mishap));
+    alerts.extend(snapshot.issues.iter().chain(lasting).map(|issue| {
         let level = if issue.level == IssueLevel::Error { Level::Critical } else { Level::Warn };
         let message = format!("{}: {}", issue.file, issue.message);
         Alert { level, source: "registry", message, provider_id: issue.provider.clone() }
@@ -154,11 +157,11 @@ fn findings(gateway: &Gateway, now: Now) -> Vec<Alert> {
 }
 
 /// What is amiss with the box itself.
-fn box_alerts(gateway: &Gateway, now: Now) -> Vec<Alert> {
+fn box_alerts(gateway: &Gateway) -> Vec<Alert> {
     let alert = |level, source, message: String| Alert { level, source, message, provider_id: None };
     let mut alerts = Vec::new();
     if gateway.live.lock().network.offline() {
-        let message = "the box has no network: several remote providers cannot be reached";
+        let message = "the box has no network: no remote provider can be reached";
         alerts.push(alert(Level::Critical, "network", message.into()));
     }
     let health = gateway.store.health();
@@ -169,7 +172,10 @@ fn box_alerts(gateway: &Gateway, now: Now) -> Vec<Alert> {
         let message = format!("{} rows of the log were never written", health.rows_dropped);
         alerts.push(alert(Level::Warn, "disk", message));
     }
-    if now.wall_ms / 1000 < clock::built_s() {
+    if let Some(failed) = backups::failure(gateway) {
+        alerts.push(alert(Level::Warn, "backup", format!("the last backup failed: {}", failed.error)));
+    }
+    if clock::is_behind() {
         let message = "the clock stands before this program was built; set it, or certificates and daily quotas go wrong";
         alerts.push(alert(Level::Critical, "clock", message.into()));
     }

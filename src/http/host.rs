@@ -2,11 +2,10 @@
 //! rebinding), and its browser then takes us for that page's server; what gives it away is the `Host` that it sends.
 use std::net::IpAddr;
 
+use super::sock;
 use crate::catalog::settings::Settings;
 use crate::wire::error::ApiError;
 
-/// Where the kernel tells the machine's name.
-const NAME_FILE: &str = "/proc/sys/kernel/hostname";
 /// Longest name that is repeated in a message.
 const SHOWN_MAX: usize = 80;
 
@@ -15,9 +14,10 @@ const SHOWN_MAX: usize = 80;
 pub struct MachineNames(Vec<String>);
 
 impl MachineNames {
-    /// Asks the system. Where it does not tell, addresses and configured names remain.
+    /// Asks the system: by a call, because a confined service sees no `/proc/sys`. Where it does not tell, addresses and
+    /// configured names remain.
     pub fn of_this_machine() -> MachineNames {
-        MachineNames::of(&std::fs::read_to_string(NAME_FILE).unwrap_or_default())
+        MachineNames::of(&sock::machine_name().unwrap_or_default())
     }
 
     /// The names of a machine that calls itself `name`, with or without a domain.

@@ -12,7 +12,7 @@ use crate::relay::tally::{BUCKETS_MS, Tally};
 
 /// Serves the figures.
 pub fn metrics(visit: Visit<'_>) -> Admission {
-    let text = text(visit.gateway, visit.guard.monitor.get().map(|monitor| monitor.figures()));
+    let text = text(visit.gateway, visit.keeper.monitor.get().map(|monitor| monitor.figures()));
     let mut answer = Answer::json(200, text.into_bytes());
     answer.headers.retain(|(name, _)| *name != "content-type");
     answer.headers.push(("content-type", "text/plain; version=0.0.4; charset=utf-8".into()));

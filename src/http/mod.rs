@@ -33,6 +33,7 @@ pub mod overrides;
 
 pub mod alerts;
 pub mod analytics;
+pub mod backups;
 pub mod benches;
 pub mod look;
 pub mod metrics;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::answer::Answer;
 use super::browser::{self, Origin};
 use super::head::{Head, Length};
-use super::rights::{self, Caller, Denial, Guard, Presented};
+use super::rights::{self, Caller, Denial, Doorkeeper, Presented};
 use super::{host, throttle};
 use crate::base::clock;
 use crate::catalog::settings::Settings;
@@ -26,7 +26,7 @@ pub struct Entry<'a> {
     pub head: &'a Head,
     pub peer: SocketAddr,
     pub settings: &'a Settings,
-    pub guard: &'a Guard,
+    pub keeper: &'a Doorkeeper,
     pub right: Right,
     /// The path is for the owner and our own page alone.
     pub of_owner: bool,
@@ -60,8 +60,11 @@ pub fn judge(entry: &Entry<'_>) -> Result<Caller, Refused> {
         entry.check_type(Presented::Nothing)?;
         return Ok(Caller::Open);
     }
-    let presented = presented(entry.head, entry.guard, entry.origin);
-    let found = presented.and_then(|presented| rights::caller(presented, entry.settings));
+    let presented = presented(entry.head, entry.keeper, entry.origin);
+    let found = presented.and_then(|presented| {
+        let command = entry.keeper.is_command(presented).filter(|_| entry.right == Right::Owner);
+        command.map_or_else(|| rights::caller(presented, entry.settings), Ok)
+    });
     if found == Err(Denial::Wrong) {
         slow_down(entry)?;
     }
@@ -100,10 +103,10 @@ pub fn preflight(entry: &Entry<'_>, allow: &str) -> Answer {
 ///
 /// # Errors
 /// When the headers hold two keys that differ.
-pub fn presented<'h>(head: &'h Head, guard: &Guard, origin: Origin) -> Result<Presented<'h>, Denial> {
+pub fn presented<'h>(head: &'h Head, keeper: &Doorkeeper, origin: Origin) -> Result<Presented<'h>, Denial> {
     match rights::presented(head)? {
         Presented::Nothing if matches!(origin, Origin::None | Origin::Same) => {
-            let signed_in = guard.sign_ins.of(head, clock::uptime_ms());
+            let signed_in = keeper.sign_ins.of(head, clock::uptime_ms());
             Ok(signed_in.map_or(Presented::Nothing, |sign_in| Presented::Cookie(sign_in.key)))
         }
         presented => Ok(presented),
@@ -113,7 +116,7 @@ pub fn presented<'h>(head: &'h Head, guard: &Guard, origin: Origin) -> Result<Pr
 impl Entry<'_> {
     fn misdirected(&self) -> Option<ApiError> {
         let host = self.head.header("host");
-        (!self.guard.names.know(host, self.settings)).then(|| host::misdirected(host.unwrap_or_default()))
+        (!self.keeper.names.know(host, self.settings)).then(|| host::misdirected(host.unwrap_or_default()))
     }
 
     /// Refuses what another page makes a browser send.
@@ -170,7 +173,7 @@ impl Entry<'_> {
 /// 429 for an address that has presented too many.
 fn slow_down(entry: &Entry<'_>) -> Result<(), Refused> {
     let address = rights::address(entry.head, entry.peer, entry.settings);
-    match entry.guard.wrong_keys.wrong(address, clock::uptime_ms()) {
+    match entry.keeper.wrong_keys.wrong(address, clock::uptime_ms()) {
         None => Ok(()),
         Some(wait_ms) => Err(Refused { error: Box::new(too_many(wait_ms)), pause: Some(throttle::PAUSE) }),
     }

@@ -14,14 +14,25 @@ use crate::catalog::client_key::{ClientKey, Principal};
 use crate::catalog::settings::{Settings, is_loopback};
 use crate::wire::error::ApiError;
 
-/// What the door remembers from one request to the next.
+/// What the door knows, and remembers from one request to the next.
 #[derive(Default)]
-pub struct Guard {
+pub struct Doorkeeper {
     pub names: MachineNames,
     pub sign_ins: SignIns,
     pub wrong_keys: Throttle,
     /// Set once the server runs.
     pub monitor: OnceLock<Monitor>,
+    /// The hash of the word by which commands of the terminal are known, which find it in the data folder.
+    pub command: OnceLock<[u8; 32]>,
+}
+
+impl Doorkeeper {
+    /// Whether a command of the terminal asks, which is as good as the owner: whoever can read the data folder is.
+    pub fn is_command(&self, presented: Presented<'_>) -> Option<Caller> {
+        let (Presented::Key(key), Some(word)) = (presented, self.command.get()) else { return None };
+        let hash = sha256(key);
+        same(word, &hash).then(|| Caller::Admin { principal: Principal::of(&hash) })
+    }
 }
 
 /// Who presents a request.
@@ -228,17 +239,14 @@ pub fn address(head: &Head, peer: SocketAddr, settings: &Settings) -> IpAddr {
     client.to_canonical()
 }
 
-/// Most hops that are looked at.
-const HOPS_MAX: usize = 32;
-
-/// The addresses that proxies noted, nearest last; `None` for what is no address. `X-Forwarded-For` counts where both
+/// The addresses that proxies noted, nearest last; `None` for what is no address. All of them, however many a client has
+/// made up before the first proxy: the nearest one alone is known to be true. The size of a head bounds them. `X-Forwarded-For` counts where both
 /// headers are there, because that is what most proxies write.
 fn forwarded_for(head: &Head) -> Vec<Option<IpAddr>> {
     let of = |wanted: &'static str| {
         head.fields()
             .filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
             .flat_map(|(_, value)| value.split(','))
-            .take(HOPS_MAX)
     };
     let plain: Vec<_> = of("x-forwarded-for").map(|hop| host::bare(hop.trim()).parse().ok()).collect();
     if !plain.is_empty() {
@@ -366,6 +374,9 @@ mod tests {
         check(&["10.0.0.1"], "x-forwarded-for: 6.6.6.6\r\nx-forwarded-for: 192.0.2.7:99\r\n", "192.0.2.7");
         check(&["10.0.0.1", "10.0.0.2"], "x-forwarded-for: 192.0.2.7, 10.0.0.2\r\n", "192.0.2.7");
         check(&["10.0.0.1"], "x-forwarded-for: nonsense\r\n", "10.0.0.1");
+        check(&["10.0.0.1"], "x-forwarded-for: 192.0.2.7, nonsense\r\n", "10.0.0.1");
+        let made_up = "x-forwarded-for: 6.6.6.6, 6.6.6.6, 6.6.6.6, 6.6.6.6\r\n".repeat(20);
+        check(&["10.0.0.1"], &format!("{made_up}x-forwarded-for: 192.0.2.7\r\n"), "192.0.2.7");
         check(&["10.0.0.1"], "forwarded: for=\"[2001:db8::1]:80\";proto=https\r\n", "2001:db8::1");
         check(&["10.0.0.1"], "forwarded: proto=https\r\n", "10.0.0.1");
     }

@@ -12,10 +12,10 @@ use super::head::Head;
 use super::host::MachineNames;
 use super::path::{self, PathFault};
 use super::permit::{self, Entry, Refused, Right};
-use super::rights::{Caller, Guard};
+use super::rights::{Caller, Doorkeeper};
 use super::{
-    alerts, analytics, benches, browser, cache, clients, events, keys, metrics, models, outlook, overrides,
-    page, probes, providers, session, sessions, settings, v1, views,
+    alerts, analytics, backups, benches, browser, cache, clients, events, keys, metrics, models, outlook,
+    overrides, page, probes, providers, session, sessions, settings, v1, views,
 };
 use crate::base::text::{fresh_id, truncate};
 use crate::relay::gateway::Gateway;
@@ -24,7 +24,7 @@ use crate::wire::error::ApiError;
 /// A request whose caller and path are known.
 pub struct Visit<'h> {
     pub gateway: &'h Arc<Gateway>,
-    pub guard: &'h Arc<Guard>,
+    pub keeper: &'h Arc<Doorkeeper>,
     pub head: &'h Head,
     /// Who is at the other end of the connection, be it a proxy.
     pub peer: SocketAddr,
@@ -128,23 +128,25 @@ const ROUTES: &[Route] = &[
     owner("/api/sessions/*").get(sessions::show).delete(sessions::remove),
     owner("/api/benches").get(benches::list).delete(benches::lift),
     owner("/api/benches/*").delete(benches::lift),
+    owner("/api/backups").get(backups::list),
+    owner("/api/backup").post(backups::create),
     owner("/api/cache").get(cache::view).delete(cache::clear),
     owner("/api/reload").post(views::reload),
     owner("/api/refresh").post(views::refresh),
     owner("/_refresh").post(views::refresh),
 ];
 
-/// What the door remembers, at the start.
-pub fn guard() -> Arc<Guard> {
-    Arc::new(Guard { names: MachineNames::of_this_machine(), ..Guard::default() })
+/// What the door knows at the start.
+pub fn doorkeeper() -> Arc<Doorkeeper> {
+    Arc::new(Doorkeeper { names: MachineNames::of_this_machine(), ..Doorkeeper::default() })
 }
 
 /// The door of the server: every request goes through here.
-pub fn door(gateway: Arc<Gateway>, guard: Arc<Guard>) -> Door {
-    Box::new(move |head, peer| admit(&gateway, &guard, &head, peer))
+pub fn door(gateway: Arc<Gateway>, keeper: Arc<Doorkeeper>) -> Door {
+    Box::new(move |head, peer| admit(&gateway, &keeper, &head, peer))
 }
 
-fn admit(gateway: &Arc<Gateway>, guard: &Arc<Guard>, head: &Head, peer: SocketAddr) -> Admission {
+fn admit(gateway: &Arc<Gateway>, keeper: &Arc<Doorkeeper>, head: &Head, peer: SocketAddr) -> Admission {
     let snapshot = gateway.snapshot();
     let path = path::tidy(head.path());
     let found = find(&path);
@@ -152,7 +154,7 @@ fn admit(gateway: &Arc<Gateway>, guard: &Arc<Guard>, head: &Head, peer: SocketAd
         head,
         peer,
         settings: &snapshot.settings,
-        guard,
+        keeper,
         right: right(found.map(|(route, _)| route), &path),
         of_owner: is_of_owner(found.map(|(route, _)| route), &path),
         inference: path.starts_with("/v1/"),
@@ -170,7 +172,7 @@ fn admit(gateway: &Arc<Gateway>, guard: &Arc<Guard>, head: &Head, peer: SocketAd
         );
         return Admission::Answer(permit::preflight(&entry, &allow));
     }
-    let mut visit = Visit { gateway, guard, head, peer, caller: Caller::Open, rest: "", request_id, common };
+    let mut visit = Visit { gateway, keeper, head, peer, caller: Caller::Open, rest: "", request_id, common };
     match permit::judge(&entry) {
         Ok(caller) => visit.caller = caller,
         Err(Refused { error, pause: None }) => return visit.answer(Answer::error(&error)),

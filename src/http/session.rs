@@ -63,7 +63,7 @@ pub fn view(visit: Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
     let settings = &snapshot.settings;
     let origin = browser::origin(visit.head, settings);
-    let presented = permit::presented(visit.head, visit.guard, origin).unwrap_or(Presented::Nothing);
+    let presented = permit::presented(visit.head, visit.keeper, origin).unwrap_or(Presented::Nothing);
     let caller = rights::caller(presented, settings);
     let let_in = caller.is_ok_and(|caller| rights::owner(&caller, visit.head, visit.peer, settings).is_ok());
     let how = How::of(rights::at_the_machine(visit.head, visit.peer, settings), settings);
@@ -76,7 +76,7 @@ pub fn view(visit: Visit<'_>) -> Admission {
     let left_s = match presented {
         Presented::Cookie(_) => {
             let now_ms = clock::uptime_ms();
-            visit.guard.sign_ins.of(visit.head, now_ms).map(|sign_in| sign_in.left_s(now_ms))
+            visit.keeper.sign_ins.of(visit.head, now_ms).map(|sign_in| sign_in.left_s(now_ms))
         }
         _ => None,
     };
@@ -97,7 +97,7 @@ fn state(let_in: bool, how: How, by: Option<&str>, left_s: Option<u64>) -> Value
 
 /// `POST /api/session`: a key in exchange for a cookie.
 pub fn sign_in(visit: Visit<'_>) -> Admission {
-    let (gateway, guard) = (Arc::clone(visit.gateway), Arc::clone(visit.guard));
+    let (gateway, keeper) = (Arc::clone(visit.gateway), Arc::clone(visit.keeper));
     let snapshot = gateway.snapshot();
     let settings = &snapshot.settings;
     let how = How::of(rights::at_the_machine(visit.head, visit.peer, settings), settings);
@@ -116,12 +116,12 @@ pub fn sign_in(visit: Visit<'_>) -> Admission {
         };
         let now_ms = clock::uptime_ms();
         if !fits {
-            return Err(match guard.wrong_keys.wrong(address, now_ms) {
+            return Err(match keeper.wrong_keys.wrong(address, now_ms) {
                 Some(wait_ms) => permit::too_many(wait_ms),
                 None => ApiError::new(401, "invalid_api_key", wrong(how)).param("key"),
             });
         }
-        let cookie = guard.sign_ins.add(hash, now_ms);
+        let cookie = keeper.sign_ins.add(hash, now_ms);
         let left_s = Some(LASTS_S);
         Ok(answer(&state(true, how, Some("cookie"), left_s)).header("set-cookie", cookie))
     })
@@ -146,6 +146,6 @@ fn wrong(how: How) -> &'static str {
 
 /// `DELETE /api/session`: signs out.
 pub fn sign_out(visit: Visit<'_>) -> Admission {
-    let cookie = visit.guard.sign_ins.remove(visit.head);
+    let cookie = visit.keeper.sign_ins.remove(visit.head);
     visit.answer(answer(&json!({"ok": true})).header("set-cookie", cookie))
 }

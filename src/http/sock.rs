@@ -1,5 +1,5 @@
-//! The operating system's calls that the standard library does not offer, on sockets, descriptors, memory, disks and the
-//! clock.
+//! The operating system's calls that the standard library does not offer, on sockets, descriptors, memory, disks, names
+//! and the clock.
 //! The one file of this program with `unsafe`, so nothing here decides anything.
 #![allow(unsafe_code)]
 use std::ffi::CString;
@@ -86,6 +86,20 @@ pub fn clock_follows() -> Option<bool> {
     };
     (state >= 0).then_some(state != libc::TIME_ERROR)
 }
+
+/// What this machine calls itself; `None` where the system does not say, or not in UTF-8.
+pub fn machine_name() -> Option<String> {
+    let mut name = [0_u8; NAME_BYTES_MAX + 1];
+    // SAFETY: the pointer and the length are those of one live, writable array, which is all that the call touches.
+    if unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) } != 0 {
+        return None;
+    }
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    std::str::from_utf8(name).ok().filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// The longest name of a host in the DNS; Linux allows 64.
+const NAME_BYTES_MAX: usize = 255;
 
 /// Waits until `listener` has a connection to accept, or was shut down.
 pub fn wait_for_client(listener: &TcpListener) -> io::Result<()> {
@@ -306,6 +320,12 @@ mod tests {
         assert!(free_bytes(Path::new("/")).is_some_and(|bytes| bytes > 0));
         assert_eq!(free_bytes(Path::new("/no such folder")), None);
         assert_eq!(free_bytes(Path::new("a\0b")), None);
+    }
+
+    #[test]
+    fn the_machine_has_the_name_that_the_kernel_knows() {
+        let known = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(machine_name().as_deref(), Some(known.trim()).filter(|name| !name.is_empty()));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Whoever presents wrong keys is slowed down, by address. Right keys from the same address are not: a neighbour behind
 //! the same router must not pay for an app with a typing error. Pure: the time is handed in.
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+
+use crate::guard::limiter::household;
 
 /// Wrong keys that an address may present in a row at no cost.
 const FREE: u64 = 20;
@@ -45,7 +47,7 @@ impl Seen {
 impl Throttle {
     /// Notes a wrong key. The time that the address has to wait, in milliseconds, once it has used up its free ones.
     pub fn wrong(&self, address: IpAddr, now_ms: u64) -> Option<u64> {
-        let address = network_of(address);
+        let address = household(address);
         let mut seen = self.seen.lock();
         let before = seen.get(&address).map_or(Seen { count: 0, at_ms: now_ms }, |seen| seen.after(now_ms));
         // Bounded, so that a long attack is forgiven in a time that a person can wait.
@@ -66,14 +68,6 @@ fn forget_one(seen: &mut HashMap<IpAddr, Seen>, now_ms: u64) {
         if let Some(oldest) = oldest.map(|(address, _)| *address) {
             seen.remove(&oldest);
         }
-    }
-}
-
-/// What counts as one address: an IPv6 customer has a whole /64.
-fn network_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => IpAddr::V4(v4),
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
     }
 }
 
@@ -109,7 +103,6 @@ mod tests {
         }
         assert!(throttle.wrong(address("2001:db8::ffff"), 0).is_some());
         assert!(throttle.wrong(address("2001:db8:0:1::1"), 0).is_none());
-        assert_eq!(network_of(address("::ffff:192.0.2.1")), address("192.0.2.1"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crossbeam_channel::RecvTimeoutError;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
+use super::backups;
 use super::conn::Admission;
 use super::path;
 use super::routes::Visit;
@@ -57,6 +58,12 @@ pub fn readiness(gateway: &Gateway) -> (bool, Vec<&'static str>) {
     }
     if let Some((trouble, _)) = gateway.store.health().trouble {
         reasons.push(trouble.code());
+    }
+    if clock::is_behind() {
+        reasons.push("clock_behind");
+    }
+    if backups::failure(gateway).is_some() {
+        reasons.push("backup_failing");
     }
     if snapshot.issues.iter().any(|issue| issue.level == IssueLevel::Error) {
         reasons.push("configuration_issue");

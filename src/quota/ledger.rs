@@ -130,6 +130,11 @@ impl Ledger {
         Ledger::default()
     }
 
+    /// Tells a date that has passed for certain: a wall clock that shows less is not believed.
+    pub fn not_before(&mut self, wall_ms: u64) {
+        self.wall.get_mut().not_before(wall_ms);
+    }
+
     pub(super) fn time(&self, now: Now) -> Time {
         let mut wall = self.wall.get();
         let time = wall.read(now);

@@ -36,12 +36,19 @@ pub struct Wall {
     stepped: Now,
     /// When state was last saved, according to itself: a first reading before that is a step back.
     saved_wall_ms: u64,
+    /// A reading before this is of an unset clock; never less than [`EARLIEST_WALL_MS`].
+    earliest_ms: u64,
 }
 
 impl Wall {
     /// Tells when restored state was saved.
     pub fn saved_at(&mut self, wall_ms: u64) {
         self.saved_wall_ms = self.saved_wall_ms.max(wall_ms);
+    }
+
+    /// Tells a date that has passed for certain, such as that of the build.
+    pub fn not_before(&mut self, wall_ms: u64) {
+        self.earliest_ms = wall_ms;
     }
 
     /// Judges a reading, and remembers it.
@@ -51,7 +58,7 @@ impl Wall {
     }
 
     fn believe(&mut self, now: Now) -> bool {
-        if now.wall_ms < EARLIEST_WALL_MS {
+        if now.wall_ms < self.earliest_ms.max(EARLIEST_WALL_MS) {
             return false;
         }
         let steady = match self.anchor {
@@ -121,6 +128,17 @@ mod tests {
             Some(T),
             "the first plausible reading is taken at once"
         );
+    }
+
+    #[test]
+    fn a_clock_before_the_build_is_unset() {
+        let mut wall = Wall::default();
+        wall.not_before(T);
+        assert_eq!(wall_ms(&mut wall, Now::at(HOUR, T - 1)), None);
+        assert_eq!(wall_ms(&mut wall, Now::at(2 * HOUR, T - 1)), None, "however steady it is");
+        assert_eq!(wall_ms(&mut wall, Now::at(2 * HOUR, T)), Some(T));
+        wall.not_before(0);
+        assert_eq!(wall_ms(&mut wall, Now::at(3 * HOUR, EARLIEST_WALL_MS - 1)), None);
     }
 
     #[test]

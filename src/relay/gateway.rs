@@ -1,6 +1,6 @@
 //! Everything that lives as long as the process and that requests share: the snapshot in use, live state, the client
 //! for upstream calls, the store, the log.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,6 +13,7 @@ use super::findings::FoundLog;
 use super::notes::Notes;
 use super::record::TurnLog;
 use super::sessions::{SessionKey, Sessions};
+use crate::backup::Keeper;
 use crate::base::clock;
 use crate::base::text::Secret;
 use crate::catalog::Issue;
@@ -21,6 +22,7 @@ use crate::catalog::env::{self, Paths, Variables};
 use crate::catalog::load::{self, Inputs, Snapshot};
 use crate::catalog::overrides::{self, Overrides};
 use crate::catalog::pool::Fingerprints;
+use crate::catalog::provider::Slot;
 use crate::catalog::slots::Slots;
 use crate::catalog::vault::Sealer;
 use crate::context::ratios::Ratio;
@@ -28,6 +30,7 @@ use crate::guard::limiter::Limiter;
 use crate::route::live::Live;
 use crate::store::Store;
 use crate::upstream::client::Client;
+use crate::upstream::examine::Examined;
 use crate::wire::error::ApiError;
 
 /// The gateway, shared by all threads.
@@ -52,8 +55,13 @@ pub struct Gateway {
     /// Whether a pass over all keys is under way, and when the last one ended (milliseconds since 1970, 0 for never).
     pub checking: AtomicBool,
     pub checked_at_ms: AtomicU64,
+    /// What fetching model lists found out about the keys that it used, for the next pass, which does not ask again.
+    pub examined: Mutex<HashMap<Slot, Examined>>,
     pub client: Client,
     pub store: Store,
+    pub backups: Keeper,
+    /// What was wrong with the data folder at the start, and was got over.
+    pub mishaps: Vec<Issue>,
     /// Summaries of conversations.
     pub notes: Notes,
     pub turns: TurnLog,
@@ -113,6 +121,7 @@ pub struct Parts {
     pub client: Client,
     pub store: Store,
     pub sessions: Sessions,
+    pub mishaps: Vec<Issue>,
 }
 
 impl Gateway {
@@ -130,8 +139,10 @@ impl Gateway {
             client,
             store,
             sessions,
+            mishaps,
         } = parts;
         store.keep(snapshot.settings.history.into());
+        let backups = Keeper::new(&snapshot.paths.data);
         Gateway {
             data: snapshot.paths.data.clone(),
             current,
@@ -145,8 +156,11 @@ impl Gateway {
             discovering: AtomicBool::new(false),
             checking: AtomicBool::new(false),
             checked_at_ms: AtomicU64::new(0),
+            examined: Mutex::default(),
             client,
             store,
+            backups,
+            mishaps,
             notes,
             sessions,
             lent_bytes: AtomicUsize::new(0),

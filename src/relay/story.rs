@@ -36,7 +36,7 @@ use crate::catalog::provider::{Model, Provider, Slot};
 use crate::context::handoff;
 use crate::quota::Spent;
 use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next};
-use crate::route::outcome::{End, Outcome, Signal, classify};
+use crate::route::outcome::{Circumstances, Class, End, Outcome, Signal, classify};
 use crate::route::plan::{Ask, Blocked, Obstacle, Order};
 use crate::route::sticky::StickyKey;
 use crate::route::terminal;
@@ -44,6 +44,7 @@ use crate::route::verdict::Policy;
 use crate::store::RowCache;
 use crate::upstream::adapt::{self, Amended};
 use crate::upstream::cut::Cut;
+use crate::upstream::way_out;
 use crate::wire::body::{Body, Spliced};
 use crate::wire::error::ApiError;
 use crate::wire::exchange::Headers;
@@ -410,9 +411,12 @@ impl Story<'_> {
             Ending::NoAnswer(what) => End::NoAnswer(*what),
         };
         let now = clock::now();
-        let clock_behind = now.wall_ms / 1000 < clock::built_s();
-        let signal =
-            Signal { provider: target.provider, prompt_tokens: self.turn.prompt_tokens(), clock_behind, end };
+        let circumstances = Circumstances {
+            clock_behind: now.wall_ms / 1000 < clock::built_s(),
+            cut_off: matches!(end, End::Fault(_)) && !target.provider.local && !way_out::exists(),
+        };
+        let prompt_tokens = self.turn.prompt_tokens();
+        let signal = Signal { provider: target.provider, prompt_tokens, circumstances, end };
         classify(&signal, now)
     }
 
@@ -427,7 +431,11 @@ impl Story<'_> {
         let Some(hop) = failover.hops().last() else { return };
         let (provider, model) = (self.snapshot.catalog.provider(hop.at), self.snapshot.catalog.model(hop.at));
         self.turn.note(|info| info.trail.push(format!("{}:{}", model.reference, hop.failure.cause)));
-        log::warn!(
+        // A box that is offline for a night would fill its log with what an alert says once.
+        let offline = hop.failure.class == Class::NoNetwork;
+        let level = if offline { log::Level::Debug } else { log::Level::Warn };
+        log::log!(
+            level,
             "{} did not serve ({}, blame: {}) with key {} after {} ms: {}",
             model.reference,
             hop.failure.cause,
@@ -549,7 +557,7 @@ pub fn served(headers: &Headers, target: &Target<'_>, prompt_tokens: u64) -> Out
     let signal = Signal {
         provider: target.provider,
         prompt_tokens,
-        clock_behind: false,
+        circumstances: Circumstances::default(),
         end: End::Served { headers },
     };
     classify(&signal, clock::now())

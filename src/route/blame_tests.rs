@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::failover::{Failover, Manner, Next, Report};
 use super::live::Live;
-use super::outcome::{End, NoAnswer, Signal, classify};
+use super::outcome::{Circumstances, End, NoAnswer, Signal, classify};
 use super::plan::Ask;
 use super::speed::Answer;
 use super::terminal::{self, Asked};
@@ -76,7 +76,7 @@ struct Bed {
     /// References; all models when empty.
     models: Vec<&'static str>,
     fields: Vec<&'static str>,
-    clock_behind: bool,
+    circumstances: Circumstances,
 }
 
 /// A provider on another host with some models, each of them good for everything.
@@ -121,7 +121,7 @@ impl Bed {
             strategy: Strategy::Priority,
             models: Vec::new(),
             fields: vec!["model", "messages", "store", "seed", "tools", "max_tokens", "parallel_tool_calls"],
-            clock_behind: false,
+            circumstances: Circumstances::default(),
         }
     }
 
@@ -232,7 +232,7 @@ impl Bed {
         let signal = Signal {
             provider: self.catalog.provider(attempt.at),
             prompt_tokens: self.ask.prompt_tokens,
-            clock_behind: self.clock_behind,
+            circumstances: self.circumstances,
             end,
         };
         classify(&signal, self.now)
@@ -789,14 +789,37 @@ fn row_network_three_unreachable_hosts_are_our_own_network() {
         assert_eq!(run.code(), (503, "offline"));
         assert_eq!(run.error.as_ref().and_then(ApiError::retry_after_s), Some(5));
         bed.check_benches(&[]);
-        let run = bed.run(|_| Serve);
-        assert_eq!((run.calls.len(), run.code()), (0, (503, "offline")), "nobody else is asked in vain");
+        let run = bed.run(|_| Reply::Fault(kind, Phase::Resolve, false, 100));
+        assert_eq!((run.calls.len(), run.code()), (1, (503, "offline")), "nobody else is asked in vain");
+        bed.check_benches(&[]);
         bed.models = vec!["a/m", "local/m"];
-        assert_eq!(bed.run(|_| Serve).calls, ["local/m#1"], "what is near is served");
+        let near = bed.run(|call| if call == "local/m#1" { Serve } else { refused() });
+        assert_eq!(near.calls, ["a/m#1", "local/m#1"], "what is near is served");
         bed.models = Vec::new();
-        bed.wait_s(3);
-        assert_eq!(bed.run(|_| Serve).calls, ["a/m#1"], "one call in two seconds finds out");
-        assert_eq!(bed.run(|_| Serve).calls, ["a/m#1"], "the first success ends it");
+        assert_eq!(bed.run(|_| Serve).calls, ["a/m#1"], "the first request after it has returned is served");
+        assert_eq!(bed.run(|_| Serve).calls, ["a/m#1"]);
+    }
+}
+
+#[test]
+fn row_network_without_a_route_one_host_tells_enough() {
+    for (kind, phase) in [(FaultKind::Dns, Phase::Resolve), (FaultKind::Unreachable, Phase::FirstByte)] {
+        let mut bed = far_and_near();
+        bed.circumstances.cut_off = true;
+        for _ in 0..2 {
+            let run = bed.run(|_| Reply::Fault(kind, phase, phase > Phase::Connect, 1));
+            assert_eq!((run.calls.len(), run.code()), (1, (503, "offline")));
+            bed.check_benches(&[]);
+        }
+        bed.models = vec!["a/m", "local/m"];
+        let near = bed.run(|call| match call {
+            "local/m#1" => Serve,
+            _ => Reply::Fault(kind, phase, false, 1),
+        });
+        assert_eq!(near.calls, ["a/m#1", "local/m#1"]);
+        bed.circumstances.cut_off = false;
+        bed.models = Vec::new();
+        assert_eq!(bed.run(|_| Serve).calls, ["a/m#1"]);
     }
 }
 
@@ -824,7 +847,7 @@ fn row_network_slow_failures_and_answers_in_between_are_the_hosts() {
 #[test]
 fn row_clock_blames_nobody() {
     let mut bed = Bed::two();
-    bed.clock_behind = true;
+    bed.circumstances.clock_behind = true;
     let run = bed.run(a_fails(|| Reply::Fault(FaultKind::CertNotYetValid, Phase::Connect, false, 1)));
     assert_eq!(run.calls, ["a/m#1", "b/m#1"]);
     bed.check_benches(&[]);

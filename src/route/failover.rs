@@ -138,6 +138,8 @@ pub struct Failover {
     drops: Vec<(ModelIx, String)>,
     too_long: Vec<TooLong>,
     empty: u32,
+    /// It has found out that there is no network, and asks nobody else who is far away.
+    cut_off: bool,
     end: Option<DeadEnd>,
     hops: Vec<Hop>,
 }
@@ -227,6 +229,7 @@ impl Failover {
             drops: Vec::new(),
             too_long: Vec::new(),
             empty: 0,
+            cut_off: false,
             end: None,
             hops: Vec::new(),
         }
@@ -282,7 +285,8 @@ impl Failover {
         let allowed = |at: &ModelIx| {
             let limited = self.limited.iter().filter(|known| known.provider == at.provider).count();
             let plenty = self.fill_max >= 1.0 || view.fill(*at) <= self.fill_max;
-            limited < LIMITED_MODELS_MAX && plenty && (more_models || self.tried.contains(at))
+            let in_reach = !self.cut_off || catalog.provider(*at).local;
+            in_reach && limited < LIMITED_MODELS_MAX && plenty && (more_models || self.tried.contains(at))
         };
         view.first(&self.order, view.ranking(&self.order, self.strategy, self.round), allowed)
     }
@@ -493,8 +497,12 @@ impl Failover {
                 }
             }
             Class::ProviderDown if call.alone => self.out.push(Scope::Model(model)),
-            Class::ProviderDown | Class::Unreachable | Class::Clock | Class::Exhausted => {
+            Class::ProviderDown | Class::Clock | Class::Exhausted => {
                 self.out.push(Scope::Provider(call.provider.slot));
+            }
+            Class::Unreachable | Class::NoNetwork => {
+                self.out.push(Scope::Provider(call.provider.slot));
+                self.cut_off |= !call.provider.local && live.network.offline();
             }
             Class::BadRequest => self.drop_fields(live, call, at, key, failure, has_field),
             Class::Policy => self.end = Some(DeadEnd::Returned),
@@ -561,8 +569,7 @@ impl Failover {
             self.too_long.iter().filter(|one| one.window.is_some()).copied().collect();
         let view = View { too_long: &too_long, ..self.view(catalog, live, &[], now) };
         let blocked = self.blocked(&view, now);
-        let network = blocked.iter().any(|blocked| blocked.obstacle == Obstacle::Offline)
-            || self.hops.last().is_some_and(|hop| hop.failure.class == Class::Unreachable);
+        let network = blocked.iter().any(|blocked| blocked.obstacle == Obstacle::Offline) || self.cut_off;
         let end = match self.end {
             _ if network && live.network.offline() => DeadEnd::Offline,
             Some(end) => end,

@@ -1,5 +1,5 @@
-//! Tells a dead network of this box from dead providers: when three remote hosts in a row cannot even be reached, it is
-//! not they who are down, and nobody deserves a bench.
+//! Tells a dead network of this box from dead providers: when there is no route to anywhere, or three remote hosts in a
+//! row cannot even be reached, it is not they who are down, and nobody deserves a bench.
 use std::collections::VecDeque;
 
 use crate::base::clock::Now;
@@ -11,8 +11,9 @@ const HOSTS: usize = 3;
 const WITHIN_MS: u64 = 10_000;
 /// Failures remembered at once.
 const FAILURES_MAX: usize = 16;
-/// While offline, one call in so long is let through to find out whether that has ended.
-const PROBE_EVERY_MS: u64 = 2_000;
+/// While offline, one call at a time finds out whether that has ended: most fail at once, and the first one after the
+/// network has returned is served. One that takes longer than this lets others try.
+const PROBE_MS_MAX: u64 = 2_000;
 /// What a client is told to wait.
 pub const RETRY_MS: u64 = 5_000;
 
@@ -28,7 +29,8 @@ struct Unreached {
 pub struct Network {
     failures: VecDeque<Unreached>,
     offline: bool,
-    probed_ms: u64,
+    /// Since when a call is finding out.
+    probing_ms: Option<u64>,
 }
 
 impl Network {
@@ -39,14 +41,21 @@ impl Network {
 
     /// Whether a remote provider may be called now.
     pub fn admits(&self, now: Now) -> bool {
-        !self.offline || now.mono_ms >= self.probed_ms.saturating_add(PROBE_EVERY_MS)
+        !self.offline || self.probing_ms.is_none_or(|began| now.mono_ms >= began.saturating_add(PROBE_MS_MAX))
     }
 
     /// A remote provider is being called.
     pub fn calling(&mut self, now: Now) {
         if self.offline {
-            self.probed_ms = now.mono_ms;
+            self.probing_ms = Some(now.mono_ms);
         }
+    }
+
+    /// This machine has no route to anywhere. Gives the benches to lift again, because that explains them.
+    pub fn lost(&mut self) -> Vec<u64> {
+        self.offline = true;
+        self.probing_ms = None;
+        self.failures.drain(..).map(|failure| failure.bench).collect()
     }
 
     /// A remote host could not be reached, and `bench` is the id of the bench put for that. Gives the benches to lift
@@ -61,20 +70,14 @@ impl Network {
         let mut hosts: Vec<&str> = self.failures.iter().map(|failure| failure.host.as_str()).collect();
         hosts.sort_unstable();
         hosts.dedup();
-        if !self.offline && hosts.len() >= HOSTS {
-            self.offline = true;
-            self.probed_ms = now.mono_ms;
-        }
-        if !self.offline {
-            return Vec::new();
-        }
-        self.failures.drain(..).map(|failure| failure.bench).collect()
+        if self.offline || hosts.len() >= HOSTS { self.lost() } else { Vec::new() }
     }
 
     /// A remote host answered, whatever it said.
     pub fn reached(&mut self) {
         self.failures.clear();
         self.offline = false;
+        self.probing_ms = None;
     }
 }
 
@@ -125,17 +128,29 @@ mod tests {
     }
 
     #[test]
-    fn offline_lets_one_call_in_two_seconds_find_out() {
+    fn offline_lets_one_call_at_a_time_find_out() {
         let mut network = Network::default();
         for (bench, host) in ["a", "b", "c"].into_iter().enumerate() {
             network.unreached(&remote(host), bench as u64, at(0));
         }
-        assert!(!network.admits(at(1_999)));
-        assert!(network.admits(at(2_000)));
-        network.calling(at(2_000));
-        assert!(!network.admits(at(2_001)));
+        assert!(network.admits(at(1)));
+        network.calling(at(1));
+        assert!(!network.admits(at(2_000)), "one is finding out");
+        assert!(network.admits(at(2_001)), "it takes too long");
+        network.calling(at(2_001));
+        assert_eq!(network.unreached(&remote("a"), 7, at(2_002)), [7]);
+        assert!(network.admits(at(2_003)) && network.offline());
+        network.calling(at(2_003));
         network.reached();
-        assert!(network.admits(at(2_002)) && !network.offline());
+        assert!(network.admits(at(2_004)) && !network.offline());
+    }
+
+    #[test]
+    fn without_a_route_one_failure_is_enough() {
+        let mut network = Network::default();
+        assert!(network.unreached(&remote("a"), 1, at(0)).is_empty());
+        assert_eq!(network.lost(), [1], "it explains the failure before");
+        assert!(network.offline() && network.admits(at(1)));
     }
 
     #[test]

@@ -19,9 +19,17 @@ pub struct Signal<'a> {
     pub provider: &'a Provider,
     /// The prompt as we estimate it.
     pub prompt_tokens: u64,
-    /// Whether the wall clock stands before the build date, so that it cannot be right.
-    pub clock_behind: bool,
+    pub circumstances: Circumstances,
     pub end: End<'a>,
+}
+
+/// What is wrong with this machine, so that nobody else is to blame for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Circumstances {
+    /// The wall clock stands before the build date, so that it cannot be right.
+    pub clock_behind: bool,
+    /// Its routing table has no way to anywhere.
+    pub cut_off: bool,
 }
 
 /// How an attempt ended.
@@ -120,6 +128,8 @@ pub enum Class {
     Unreachable,
     /// The model is overloaded or being loaded.
     ModelDown,
+    /// This machine has no network.
+    NoNetwork,
     /// Our clock is wrong, so that certificates look as if they were not valid yet.
     Clock,
     /// We have no descriptor left, which is no news of anybody else.
@@ -139,6 +149,7 @@ impl Class {
             Class::ModelMissing | Class::ModelDown | Class::NoAnswer | Class::EmptyAnswer => "model",
             Class::LimitTooSmall | Class::TooLong => "request and model",
             Class::ProviderDown | Class::Unreachable => "provider",
+            Class::NoNetwork => "network",
             Class::Clock => "clock",
             Class::Exhausted => "gateway",
             Class::BadRequest | Class::Policy => "request",
@@ -221,7 +232,7 @@ pub fn classify(signal: &Signal<'_>, now: Now) -> Outcome {
         End::Fault(Fault { kind: FaultKind::Cut, request_sent, .. }) => {
             return Outcome::ClientLeft { reached: *request_sent };
         }
-        End::Fault(fault) => of_fault(fault, signal.clock_behind),
+        End::Fault(fault) => of_fault(fault, signal.circumstances),
         End::NoAnswer(kind) => {
             let class = if kind == NoAnswer::Empty { Class::EmptyAnswer } else { Class::NoAnswer };
             Failure { status: Some(200), ..Failure::new(class, kind.cause(), kind.message()) }
@@ -251,7 +262,8 @@ fn said(error: &UpstreamError, otherwise: &str) -> String {
     if error.message.is_empty() { otherwise.to_owned() } else { error.message.clone() }
 }
 
-fn of_fault(fault: &Fault, clock_behind: bool) -> Failure {
+fn of_fault(fault: &Fault, circumstances: Circumstances) -> Failure {
+    let Circumstances { clock_behind, cut_off } = circumstances;
     let cause = match fault.kind {
         FaultKind::Dns => "dns",
         FaultKind::BlockedAddress => "blocked-address",
@@ -269,6 +281,7 @@ fn of_fault(fault: &Fault, clock_behind: bool) -> Failure {
     let class = match fault.kind {
         FaultKind::CertNotYetValid if clock_behind => Class::Clock,
         FaultKind::Exhausted => Class::Exhausted,
+        FaultKind::Dns | FaultKind::Unreachable if cut_off => Class::NoNetwork,
         FaultKind::Dns | FaultKind::Refused | FaultKind::Unreachable | FaultKind::Proxy => Class::Unreachable,
         FaultKind::Timeout if fault.phase <= Phase::Connect => Class::Unreachable,
         _ => Class::ProviderDown,

@@ -41,7 +41,7 @@ pub fn answer(dead: &Dead, failover: &Failover, asked: &Asked<'_>) -> ApiError {
         (DeadEnd::Offline, _) => ApiError::new(
             503,
             "offline",
-            "this machine has no network: several providers in a row could not even be reached; check its connection, \
+            "this machine has no network: its providers cannot even be reached; check its connection, \
              the gateway tries again on its own",
         )
         .retry_after(network::RETRY_MS),

@@ -116,7 +116,12 @@ impl Call<'_> {
         }
         match failure.class {
             // Not its own fault.
-            Class::BadRequest | Class::Policy | Class::TooLong | Class::LimitTooSmall | Class::Clock => {}
+            Class::BadRequest
+            | Class::Policy
+            | Class::TooLong
+            | Class::LimitTooSmall
+            | Class::Clock
+            | Class::NoNetwork => {}
             _ => live.scoreboard.failed(self.scored(), &failure.message),
         }
         self.bench_for(live, failure, policy);
@@ -162,6 +167,11 @@ impl Call<'_> {
                 let steps = self.steps(policy.steps(Cause::NoAnswer));
                 let term = Term::Patient { steps, free_strikes: FREE_STRIKES };
                 self.bench(live, Scope::Model(model), Cause::NoAnswer, term);
+            }
+            Class::NoNetwork => {
+                for id in live.network.lost() {
+                    live.benches.lift(id);
+                }
             }
             Class::LimitTooSmall
             | Class::TooLong

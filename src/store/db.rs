@@ -20,6 +20,7 @@ use super::rollup::{self, Cell, HOUR_MS, RolledRow};
 use super::row::{ROWS_PER_MS, RequestId, Row, RowCache, RowKind, RowOutcome, RowRefit};
 use super::schema::migrate;
 use super::sessions::{self, SessionChange, SessionRow, Stored};
+use crate::base::text::fresh_id;
 
 /// Small pages: what changes every ten seconds is one or two of them, and each is written whole.
 const PAGE_BYTES: u32 = 1_024;
@@ -204,6 +205,13 @@ impl Db {
     /// Which database this is, as random text.
     pub fn identity(&self) -> Result<String, Failure> {
         identity_of(&self.connection)
+    }
+
+    /// Makes it another database.
+    pub fn renew_identity(&self) -> Result<(), Failure> {
+        self.connection.execute("DELETE FROM identity", [])?;
+        self.connection.execute("INSERT INTO identity VALUES (?1)", [fresh_id("")])?;
+        Ok(())
     }
 
     /// Everything that was saved.

@@ -7,6 +7,7 @@
 //! dropped and counted. State is not handed in but fetched by the writer, so it cannot be dropped. When the disk is
 //! full, read-only or damaged the gateway goes on from memory, and [`Store::health`] says so.
 pub mod analytics;
+pub mod copy;
 mod db;
 pub mod figures;
 mod folder;
@@ -50,7 +51,8 @@ use sessions::{SessionRow, SessionSource, Stored};
 use shelf::{Unpack, Unshelved};
 use writer::{Message, Pace, ROWS_BATCH, ROWS_HELD_MAX, Waiting, Writer};
 
-const DATABASE: &str = "freeway.db";
+/// The database, in the data folder.
+pub const DATABASE: &str = "freeway.db";
 /// Kept answers.
 const SHELF: &str = "answers.log";
 /// An empty database whose lock is held for as long as the process lives; the operating system frees it with the
@@ -61,6 +63,8 @@ const LOCK: &str = "freeway.lock";
 const MESSAGES_MAX: usize = 64;
 /// How long a reader waits for the writer, which may be waiting for the disk.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long somebody waits for everything to be written.
+const FLUSH_MAX: Duration = Duration::from_secs(20);
 
 /// How much history is kept. The default holds until the settings are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +138,7 @@ impl Trouble {
     }
 
     /// What the owner can do.
-    const fn hint(self) -> &'static str {
+    pub const fn hint(self) -> &'static str {
         match self {
             Trouble::DiskFull => "free some space; saving resumes by itself",
             Trouble::ReadOnly => {
@@ -210,6 +214,43 @@ pub struct Store {
     reader: Reader,
 }
 
+/// What of a data folder is not there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// There is no database: the folder is new, or everything is gone.
+    Everything,
+    /// The database was damaged and has been set aside.
+    Database,
+}
+
+/// Puts back what was lost before the store goes on without it; what to tell about it, if it did. Called while the
+/// folder is ours and nothing of it is open.
+pub type Rescue<'r> = &'r dyn Fn(Lost) -> Option<Issue>;
+
+/// The right to a data folder, held until it is dropped.
+#[derive(Debug)]
+pub struct Claim(#[expect(dead_code, reason = "held, never used")] rusqlite::Connection);
+
+/// Claims a data folder for something else than a store.
+pub fn claim(folder: &Path) -> Result<Claim, String> {
+    folder::lock(&folder.join(LOCK)).map(Claim).map_err(|error| match error.trouble() {
+        Trouble::Busy => OpenError::Locked(folder.to_owned()).to_string(),
+        _ => format!("the data folder {} cannot be used: {error}", folder.display()),
+    })
+}
+
+/// Gives a claim back without leaving a trace.
+pub fn unclaim(claim: Claim, folder: &Path) {
+    drop(claim);
+    // At worst an empty file stays.
+    let _ = std::fs::remove_file(folder.join(LOCK));
+}
+
+/// Whether a data folder holds no database.
+pub fn is_new(folder: &Path) -> bool {
+    !folder.join(DATABASE).exists()
+}
+
 /// A store as it was found.
 #[derive(Debug)]
 pub struct Opened {
@@ -226,11 +267,17 @@ impl Store {
     /// Opens the data folder and starts the writer. A disk that cannot be used is an issue and not an error: then the
     /// store begins empty, and tries again by itself. Only a folder that another process owns is an error.
     pub fn open(folder: &Path) -> Result<Opened, OpenError> {
-        Store::open_at(folder, Path::new(MEMORY_FOLDER), Pace::USUAL)
+        Store::open_or_rescue(folder, &|_| None)
     }
 
-    fn open_at(folder: &Path, memory: &Path, pace: Pace) -> Result<Opened, OpenError> {
+    /// [`Store::open`], where what was lost may come from elsewhere.
+    pub fn open_or_rescue(folder: &Path, rescue: Rescue<'_>) -> Result<Opened, OpenError> {
+        Store::open_at(folder, Path::new(MEMORY_FOLDER), Pace::USUAL, rescue)
+    }
+
+    fn open_at(folder: &Path, memory: &Path, pace: Pace, rescue: Rescue<'_>) -> Result<Opened, OpenError> {
         let mut issues = Vec::new();
+        let mut rescued = Vec::new();
         let mut note = |level, message: String| {
             issues.push(Issue { file: DATABASE.into(), provider: None, level, message });
         };
@@ -245,11 +292,18 @@ impl Store {
             // A folder that cannot be written cannot be owned either.
             Err(_) => None,
         };
+        if is_new(folder) && lock.is_some() {
+            rescued.extend(rescue(Lost::Everything));
+        }
         let path = folder.join(DATABASE);
         let shared = Arc::new(Shared::default());
         let reader = Reader::new(&path, Arc::clone(&shared));
         let mut writer = Writer::new(path.clone(), memory.to_owned(), pace, Arc::clone(&shared), lock);
-        let state = writer.open();
+        let state = writer.open(&mut || {
+            let before = rescued.len();
+            rescued.extend(rescue(Lost::Database));
+            rescued.len() > before
+        });
         let sessions = writer.session_rows();
         if let Some(found) = writer.take_damage() {
             note(IssueLevel::Warning, found);
@@ -257,6 +311,7 @@ impl Store {
         if let Some((_, message)) = shared.trouble.lock().as_ref() {
             note(IssueLevel::Error, message.clone());
         }
+        issues.extend(rescued);
         let (messages, inbox) = bounded(MESSAGES_MAX);
         let thread = std::thread::Builder::new()
             .name("store".into())
@@ -334,6 +389,13 @@ impl Store {
     /// Brings state to the disk now instead of within a minute, for what an administrator changed. Does not wait.
     pub fn save_soon(&self) {
         let _ = self.messages.try_send(Message::SaveNow);
+    }
+
+    /// Brings everything that waits to the disk now, and waits for that; false when it did not come to it in time.
+    pub fn flush(&self) -> bool {
+        let (reply, answer) = bounded(1);
+        self.messages.send_timeout(Message::Flush(reply), FLUSH_MAX).is_ok()
+            && answer.recv_timeout(FLUSH_MAX) == Ok(true)
     }
 
     /// How much history is kept from now on.
@@ -415,7 +477,7 @@ mod tests {
 
     fn open(folder: &Path) -> Opened {
         // Without a memory folder state goes to the disk every time.
-        Store::open_at(folder, Path::new("/nowhere"), QUICK).expect("nobody else has the folder")
+        Store::open_at(folder, Path::new("/nowhere"), QUICK, &|_| None).expect("nobody else has the folder")
     }
 
     /// Waits for what the writer does on its own thread.
@@ -482,7 +544,7 @@ mod tests {
     fn a_data_folder_has_one_owner() {
         let folder = used_folder();
         let first = open(folder.path());
-        let second = Store::open_at(folder.path(), Path::new("/nowhere"), QUICK);
+        let second = Store::open_at(folder.path(), Path::new("/nowhere"), QUICK, &|_| None);
         assert!(matches!(&second, Err(OpenError::Locked(_))));
         assert!(second.expect_err("locked").to_string().contains("FREEWAY_DATA"));
         assert_eq!(first.store.recent(100).len(), 10, "the owner is not disturbed");

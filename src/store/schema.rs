@@ -5,6 +5,9 @@ use super::db::Failure;
 use super::sessions;
 use crate::base::text::fresh_id;
 
+/// The version at which the database stands when all migrations have run.
+pub const VERSION: usize = MIGRATIONS.len();
+
 /// Numbered migrations: the database stands at version n when the first n have run.
 const MIGRATIONS: [&str; 3] = [
     "

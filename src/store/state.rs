@@ -17,7 +17,7 @@ const METER: &str = "meter:";
 const OUTPUT: &str = "output:";
 const BENCH: &str = "bench:";
 const RATIO: &str = "ratio:";
-const SUMMARY: &str = "summary:";
+pub const SUMMARY: &str = "summary:";
 
 /// What has to be saved, taken from live state under its lock, to be written as text after that.
 #[derive(Debug, Default)]

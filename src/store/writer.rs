@@ -93,6 +93,8 @@ pub enum Message {
     Source(StateSource),
     Sessions(Box<dyn SessionSource>),
     SaveNow,
+    /// Everything is to be written now; whether it was.
+    Flush(Sender<bool>),
     Forget(Vec<String>),
     Unpack(Unpack),
     ClearShelf,
@@ -176,18 +178,25 @@ impl Writer {
         }
     }
 
-    /// Opens the database and reads what was saved. A damaged one is set aside and a new one begun.
-    pub fn open(&mut self) -> BTreeMap<String, String> {
-        match self.open_and_read() {
-            Ok(state) => state,
-            Err(error) => {
-                self.failed(&error);
-                if self.db.is_none() && error.trouble() == Trouble::Damaged {
-                    self.reopen();
+    /// Opens the database and reads what was saved. A damaged one is set aside; `rescue` may put another in its place
+    /// and says whether it did, else a new one is begun.
+    pub fn open(&mut self, rescue: &mut dyn FnMut() -> bool) -> BTreeMap<String, String> {
+        let error = match self.open_and_read() {
+            Ok(state) => return state,
+            Err(error) => error,
+        };
+        self.failed(&error);
+        if self.db.is_none() && error.trouble() == Trouble::Damaged {
+            let is_away = !self.path.exists();
+            if is_away && rescue() {
+                if let Ok(state) = self.open_and_read() {
+                    self.recovered();
+                    return state;
                 }
-                BTreeMap::new()
             }
+            self.reopen();
         }
+        BTreeMap::new()
     }
 
     fn open_and_read(&mut self) -> Result<BTreeMap<String, String>, Failure> {
@@ -248,6 +257,12 @@ impl Writer {
                 Ok(Message::SaveNow) => {
                     self.state_due = clock::instant();
                     self.urgent = true;
+                }
+                Ok(Message::Flush(reply)) => {
+                    self.fetch_state();
+                    self.write();
+                    // Whoever asked may have lost patience.
+                    let _ = reply.send(self.retry.is_none());
                 }
                 Ok(Message::Forget(keys)) => {
                     self.state_since.get_or_insert_with(clock::instant);
@@ -582,7 +597,7 @@ mod tests {
     fn a_full_disk_loses_neither_state_nor_rows_and_recovers() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = writer(&folder);
-        assert!(writer.open().is_empty());
+        assert!(writer.open(&mut || false).is_empty());
         writer.db.as_ref().expect("open").limit_pages(10);
         writer.source =
             Some(Box::new(|_| StateChanges::from([("meter:key/a".to_owned(), Some("x".repeat(40_000)))])));
@@ -629,7 +644,7 @@ mod tests {
     fn a_failure_without_anything_to_write_passes() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = writer(&folder);
-        writer.open();
+        writer.open(&mut || false);
         writer.retry_later(Trouble::Disk, "a cable was loose".into());
         writer.state_due = clock::instant() + Duration::from_secs(10);
         writer.do_what_is_due();
@@ -641,7 +656,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join("memory")).expect("made");
         let mut writer = writer(&folder);
-        writer.open();
+        writer.open(&mut || false);
         writer.source =
             Some(Box::new(|_| StateChanges::from([("meter:key/a".to_owned(), Some("1".to_owned()))])));
         hand_in(&writer, 0..2);
@@ -678,7 +693,7 @@ mod tests {
         std::fs::create_dir(folder.path().join("memory")).expect("made");
         let change = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
         let mut writer = writer(&folder);
-        writer.open();
+        writer.open(&mut || false);
         writer.state = StateChanges::from([change("a", Some("old")), change("b", Some("old"))]);
         writer.write();
         writer.source =
@@ -687,10 +702,10 @@ mod tests {
         writer.do_what_is_due();
         drop(writer);
         let mut next = self::writer(&folder);
-        assert_eq!(next.open(), BTreeMap::from([("a".to_owned(), "new".to_owned())]));
+        assert_eq!(next.open(&mut || false), BTreeMap::from([("a".to_owned(), "new".to_owned())]));
         next.close();
         assert_eq!(
-            self::writer(&folder).open(),
+            self::writer(&folder).open(&mut || false),
             BTreeMap::from([("a".to_owned(), "new".to_owned())]),
             "on the disk now"
         );
@@ -705,7 +720,7 @@ mod tests {
     fn damage_met_while_running_starts_a_new_file_with_all_state() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = writer(&folder);
-        writer.open();
+        writer.open(&mut || false);
         let (asked, asks) = crossbeam_channel::unbounded();
         writer.source = Some(Box::new(move |extent| {
             asked.send(extent).expect("the test listens");
@@ -724,7 +739,7 @@ mod tests {
     fn nothing_changed_means_nothing_written() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = writer(&folder);
-        writer.open();
+        writer.open(&mut || false);
         writer.source = Some(Box::new(|_| StateChanges::new()));
         let before = std::fs::metadata(folder.path().join("freeway.db-wal")).expect("a log").len();
         (0..100).for_each(|_| turn(&mut writer));

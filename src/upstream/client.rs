@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use ureq::SendBody;
@@ -66,9 +67,9 @@ impl ClientConfig {
 /// Calls providers. One per process; its connections, names and TLS sessions are shared by all threads.
 #[derive(Debug)]
 pub struct Client {
-    agent: ureq::Agent,
+    pub(super) agent: ureq::Agent,
     idle: Arc<Idle>,
-    proxies: Proxies,
+    pub(super) proxies: Proxies,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,8 +118,8 @@ impl Client {
     /// A client that asks `resolver` for addresses.
     pub(super) fn resolving_by(resolver: Resolver, config: ClientConfig) -> Result<Client, String> {
         let idle = Arc::new(Idle::default());
-        let dialer =
-            Dialer { idle: Arc::clone(&idle), resolver, tls: tls::config(config.ca_file.as_deref())? };
+        let tls = tls::config(config.ca_file.as_deref())?;
+        let dialer = Dialer { idle: Arc::clone(&idle), resolver, tls, looked_ms: AtomicU64::new(0) };
         let agent_config = ureq::config::Config::builder()
             .http_status_as_error(false)
             // A redirect would carry the key and the prompt to a place that nobody configured.
@@ -211,7 +212,7 @@ impl Read for Pieces<'_> {
     }
 }
 
-fn request<B>(method: http::Method, uri: Uri, headers: HeaderMap, body: B) -> Request<B> {
+pub(super) fn request<B>(method: http::Method, uri: Uri, headers: HeaderMap, body: B) -> Request<B> {
     let mut request = Request::new(body);
     *request.method_mut() = method;
     *request.uri_mut() = uri;
@@ -231,7 +232,7 @@ fn request_uri(call: &Call<'_>) -> Result<Uri, Fault> {
 }
 
 /// Whether there is a host, and behind it no port or one that is a port; `Uri` lets others pass as none.
-fn has_sound_port(uri: &Uri) -> bool {
+pub(super) fn has_sound_port(uri: &Uri) -> bool {
     let Some(authority) = uri.authority() else { return false };
     let host = authority.host();
     !host.is_empty() && (authority.port_u16().is_some() || authority.as_str().ends_with(host))
@@ -293,7 +294,7 @@ fn died_idle(current: &Current, fault: &Fault) -> bool {
 }
 
 /// What an error of ureq means; the transport knows better if the cause lies below HTTP.
-fn fault_of(error: &ureq::Error, current: &Current) -> Fault {
+pub(super) fn fault_of(error: &ureq::Error, current: &Current) -> Fault {
     if let Some(fault) = current.take_fault() {
         return fault;
     }
@@ -307,7 +308,7 @@ fn fault_of(error: &ureq::Error, current: &Current) -> Fault {
 }
 
 impl Reply {
-    fn new(response: Response<ureq::Body>, call: &Rc<Current>) -> Reply {
+    pub(super) fn new(response: Response<ureq::Body>, call: &Rc<Current>) -> Reply {
         call.barren_bytes.set(0);
         let (parts, body) = response.into_parts();
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();

@@ -2,6 +2,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
@@ -16,10 +17,16 @@ use super::resolve::Resolver;
 use super::transport::Line;
 use super::watch::{Current, Freshness, current};
 use super::wire::{Peer, Wire};
+use crate::base::clock;
 use crate::wire::exchange::{Fault, FaultKind, Phase};
 
 /// Longest wait for one of several addresses; the last one has all the time that is left.
 const ADDRESS_WAIT_MAX: Duration = Duration::from_millis(2_500);
+/// How often idle connections are checked for a way to their peer, all together; it costs three system calls.
+const LOOK_EVERY_MS: u64 = 5;
+/// A peer that acknowledges nothing for so long is gone, however long it may think about an answer. Also the longest
+/// that one may leave a large request unread.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
 /// Longest answer of a proxy to `CONNECT`.
 const PROXY_HEAD_BYTES_MAX: usize = 8 * 1024;
 
@@ -28,6 +35,8 @@ pub(super) struct Dialer {
     pub idle: Arc<Idle>,
     pub resolver: Resolver,
     pub tls: Arc<ClientConfig>,
+    /// When a way to some peer was last found.
+    pub looked_ms: AtomicU64,
 }
 
 /// ureq resolves before it asks for a connection, also when an idle one will do. We resolve when dialling instead.
@@ -59,7 +68,7 @@ impl Dialer {
         let peer = peer_of(uri, call.proxy.as_deref());
         if call.freshness == Freshness::Any {
             while let Some(wire) = self.idle.take(&peer, Instant::now()) {
-                if wire.is_idle() {
+                if wire.is_idle() && self.has_way(&wire) {
                     call.hold(wire.socket())?;
                     call.reused.set(true);
                     call.watch.set_phase(Phase::Send);
@@ -79,9 +88,26 @@ impl Dialer {
         Ok(Line::new(wire, &self.idle))
     }
 
+    /// Whether there is still a way to the peer of an idle connection. What is sent into a network that is gone comes back
+    /// as silence, and the call would wait for nothing; that it is gone shows when dialling anew.
+    fn has_way(&self, wire: &Wire) -> bool {
+        let now_ms = clock::uptime_ms();
+        let looked_ms = self.looked_ms.load(Ordering::Relaxed);
+        if looked_ms > 0 && now_ms < looked_ms + LOOK_EVERY_MS {
+            return true;
+        }
+        let has_way = wire.has_way();
+        if has_way {
+            self.looked_ms.store(now_ms, Ordering::Relaxed);
+        }
+        has_way
+    }
+
     /// A connection to the peer or to the proxy before it, through that if it is one.
     fn open(&self, peer: Peer, call: &Current) -> Result<Wire, Fault> {
         call.watch.set_phase(Phase::Resolve);
+        // The name, the connection and TLS share one limit: a resolver that hangs is no better than a dead peer.
+        call.connect_by.set(Some(Instant::now() + call.connect_within));
         let (host, port) = match call.proxy.as_deref() {
             Some(proxy) => {
                 self.resolver.refuse_literal(&peer.host, call)?;
@@ -94,7 +120,6 @@ impl Dialer {
         };
         let addresses = self.resolver.resolve(host, call)?;
         call.watch.set_phase(Phase::Connect);
-        call.connect_by.set(Some(Instant::now() + call.connect_within));
         let socket = self.connect_any(host, port, &addresses, call)?;
         let mut wire = Wire::new(peer, socket);
         if let Some(proxy) = call.proxy.as_deref().filter(|_| wire.peer.tls) {
@@ -156,6 +181,8 @@ fn connect(address: SocketAddr, within: Duration, call: &Current) -> Result<Arc<
     let socket: Arc<TcpStream> = Arc::new(socket.into());
     call.hold(&socket)?;
     let connected = SockRef::from(&*socket).connect_timeout(&address.into(), within);
+    // Without it the call waits as long as for an answer, which does no harm either.
+    let _ = SockRef::from(&*socket).set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
     match connected {
         _ if call.cut.is_cut() => Err(call.cut_fault()),
         Ok(()) => Ok(socket),

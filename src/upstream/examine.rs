@@ -14,7 +14,7 @@ use crate::base::text::truncate;
 use crate::catalog::discovery::{self, DiscoveredModel};
 use crate::catalog::provider::{Key, Metric, Model, ModelSource, Provider, Standing};
 use crate::route::health::KeyHealth;
-use crate::route::outcome::{Class, End, Outcome, Signal, classify};
+use crate::route::outcome::{Circumstances, Class, End, Outcome, Signal, classify};
 use crate::wire::exchange::Fault;
 use crate::wire::upstream_error;
 
@@ -39,6 +39,8 @@ pub struct Examined {
     pub masked: String,
     pub source: String,
     pub wall_ms: u64,
+    /// When it began, on the monotonic clock.
+    pub began_ms: u64,
     pub took_ms: u64,
     pub health: KeyHealth,
     /// Whether the provider answered at all; `None` when nobody was asked.
@@ -143,12 +145,14 @@ impl Lab<'_> {
 
     /// The report of a key that was not asked.
     pub fn nothing_yet(&self) -> Examined {
+        let now = clock::now();
         Examined {
             provider_id: self.provider.id.to_string(),
             key_id: self.key.id.to_string(),
             masked: self.key.masked.clone(),
             source: self.key.source.clone(),
-            wall_ms: clock::now().wall_ms,
+            wall_ms: now.wall_ms,
+            began_ms: now.mono_ms,
             took_ms: 0,
             health: KeyHealth::Unknown,
             reachable: None,
@@ -171,7 +175,12 @@ impl Lab<'_> {
     /// Judged as an attempt is, so that a provider's own way of refusing is understood here, too.
     fn class(&self, answer: &Answer) -> Option<Class> {
         let end = End::Status { status: answer.status, headers: &answer.headers, body: &answer.body };
-        let signal = Signal { provider: self.provider, prompt_tokens: 0, clock_behind: false, end };
+        let signal = Signal {
+            provider: self.provider,
+            prompt_tokens: 0,
+            circumstances: Circumstances::default(),
+            end,
+        };
         match classify(&signal, clock::now()) {
             Outcome::Failed(failure) => Some(failure.class),
             Outcome::Served { .. } | Outcome::ClientLeft { .. } => None,

@@ -16,7 +16,9 @@ pub mod examine;
 pub mod probe;
 pub mod proxy;
 pub mod url;
+pub mod way_out;
 
+pub mod deliver;
 mod dial;
 mod gunzip;
 mod idle;

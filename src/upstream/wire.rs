@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use socket2::SockRef;
 
-use super::tls;
 use super::watch::Current;
+use super::{tls, way_out};
 use crate::wire::exchange::{Fault, FaultKind, Phase};
 
 /// Whom a connection leads to. Connections are shared only between calls to equal peers.
@@ -37,6 +37,8 @@ impl Peer {
 pub(super) struct Wire {
     pub peer: Peer,
     socket: Arc<TcpStream>,
+    /// Of the other end; a dead socket does not tell it any more.
+    address: Option<SocketAddr>,
     waits: Waits,
     tls: Option<Box<ClientConnection>>,
 }
@@ -73,7 +75,8 @@ fn adjust(
 impl Wire {
     /// A connection over a socket that is connected.
     pub fn new(peer: Peer, socket: Arc<TcpStream>) -> Wire {
-        Wire { peer, socket, waits: Waits::default(), tls: None }
+        let address = socket.peer_addr().ok();
+        Wire { peer, socket, address, waits: Waits::default(), tls: None }
     }
 
     pub fn socket(&self) -> &Arc<TcpStream> {
@@ -87,7 +90,7 @@ impl Wire {
         })?;
         let mut session =
             ClientConnection::new(Arc::clone(config), name).map_err(|error| tls::fault(&error, call))?;
-        let mut patient = Patient::new(&self.socket, &mut self.waits, call);
+        let mut patient = Patient::new(&self.socket, self.address, &mut self.waits, call);
         let shaken = session.complete_io(&mut patient);
         patient.judge(shaken)?;
         self.tls = Some(Box::new(session));
@@ -96,7 +99,7 @@ impl Wire {
 
     /// Reads what there is, blocking until there is something; 0 is the end of the connection.
     pub fn receive(&mut self, into: &mut [u8], call: &Current) -> Result<usize, Fault> {
-        let mut patient = Patient::new(&self.socket, &mut self.waits, call);
+        let mut patient = Patient::new(&self.socket, self.address, &mut self.waits, call);
         let Some(session) = &mut self.tls else {
             let read = patient.read(into);
             return patient.judge(read);
@@ -120,7 +123,7 @@ impl Wire {
 
     /// Writes all of `bytes`.
     pub fn send(&mut self, bytes: &[u8], call: &Current) -> Result<(), Fault> {
-        let mut patient = Patient::new(&self.socket, &mut self.waits, call);
+        let mut patient = Patient::new(&self.socket, self.address, &mut self.waits, call);
         let Some(session) = &mut self.tls else {
             let written = patient.write_all(bytes);
             return patient.judge(written);
@@ -136,6 +139,11 @@ impl Wire {
             }
         }
         Ok(())
+    }
+
+    /// Whether this machine still has a way to the peer.
+    pub fn has_way(&self) -> bool {
+        self.address.is_none_or(way_out::leads_to)
     }
 
     /// Whether an idle connection can carry another call. One that the peer ended cannot; nor one where bytes wait
@@ -159,14 +167,20 @@ impl Wire {
 /// A socket that waits as long as its call allows: to the next pulse, to the deadline, until cut.
 pub(super) struct Patient<'w> {
     socket: &'w TcpStream,
+    address: Option<SocketAddr>,
     waits: &'w mut Waits,
     call: &'w Current,
     fault: Option<Fault>,
 }
 
 impl<'w> Patient<'w> {
-    fn new(socket: &'w TcpStream, waits: &'w mut Waits, call: &'w Current) -> Patient<'w> {
-        Patient { socket, waits, call, fault: None }
+    fn new(
+        socket: &'w TcpStream,
+        address: Option<SocketAddr>,
+        waits: &'w mut Waits,
+        call: &'w Current,
+    ) -> Patient<'w> {
+        Patient { socket, address, waits, call, fault: None }
     }
 
     /// What an I/O error means for the call.
@@ -185,7 +199,7 @@ impl<'w> Patient<'w> {
         Err(match inner {
             Some(inner) => tls::fault(inner, self.call),
             // Ours are WouldBlock: this is the kernel giving up on a peer that is gone.
-            None if error.kind() == ErrorKind::TimedOut => self.call.timeout(),
+            None if error.kind() == ErrorKind::TimedOut => self.explained(self.call.timeout()),
             None => self.call.closed(),
         })
     }
@@ -197,7 +211,10 @@ impl<'w> Patient<'w> {
         mut operate: impl FnMut(&TcpStream) -> io::Result<usize>,
     ) -> io::Result<usize> {
         loop {
-            let patience = self.call.patience().map_err(|fault| self.stop(fault))?;
+            let patience = self.call.patience().map_err(|fault| {
+                let fault = self.explained(fault);
+                self.stop(fault)
+            })?;
             set_wait(self.socket, self.waits, patience)?;
             match operate(self.socket) {
                 // A cut shuts the socket down, which looks like an end; the rest of what came is not wanted.
@@ -208,6 +225,16 @@ impl<'w> Patient<'w> {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 other => return other,
             }
+        }
+    }
+
+    /// A peer that falls silent when there is no way to it any more is not to blame.
+    fn explained(&self, fault: Fault) -> Fault {
+        let lost = fault.kind == FaultKind::Timeout
+            && self.address.is_some_and(|address| !way_out::leads_to(address));
+        match lost {
+            true => self.call.fault(FaultKind::Unreachable, "the way to it was lost"),
+            false => fault,
         }
     }
 

@@ -210,3 +210,36 @@ fn disabled_unconfigured_and_keyless_providers_are_left_alone() {
     assert_eq!(report.at("/keys"), json!([]));
     assert!(alpha.calls().is_empty() && beta.calls().is_empty());
 }
+
+/// Decisions 4: what a boot costs the keys. One provider lists its models, where the first key is refused; the other has
+/// no list.
+#[test]
+fn a_boot_costs_one_cheap_request_per_key_and_what_it_finds_counts() {
+    let (alpha, beta, clock) = (mock("alpha"), mock("beta"), Clock::shifted_by(0));
+    alpha.set_keys([("dead-key-0001", vec![Step::status(401)])]);
+    let keys = ["dead-key-0001", "good-key-0001", "good-key-0002"];
+    let gateway =
+        clock.of(Gateway::builder().provider(listed(&alpha, keys)).provider(provider(&beta))).start();
+    eventually("the models are listed", || lists(&alpha).len() == 2);
+    assert!(chats(&beta).is_empty(), "nothing that costs within the first minute");
+    clock.pass(61);
+    let checked = || gateway.get("/api/alerts").ok().at("/keyHealth");
+    eventually("the warm-up", || checked()["at"].is_u64());
+    let verdicts: Vec<Value> =
+        checked()["keys"].as_array().expect("a list").iter().map(|key| key["verdict"].clone()).collect();
+    assert_eq!(verdicts, ["invalid", "healthy", "healthy", "healthy"]);
+    let mut asked: Vec<String> = lists(&alpha).into_iter().flatten().collect();
+    asked.sort();
+    assert_eq!(asked, keys, "each of them once, by the list or by the warm-up");
+    assert_eq!(
+        (chats(&alpha).len(), chats(&beta).len()),
+        (0, 1),
+        "where there is no list, one small request"
+    );
+    gateway.chat("alpha/m").ok().after_attempts(1);
+    // And the list is not fetched again while it is fresh.
+    clock.pass(3 * 3_600);
+    gateway.post("/api/reload", &json!({})).ok();
+    gateway.chat("alpha/m").ok();
+    assert_eq!(lists(&alpha).len(), 3);
+}

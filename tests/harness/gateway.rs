@@ -18,6 +18,7 @@ use super::answer::Answer;
 use super::eventually;
 use super::provider::Provider;
 use super::request::{Request, hello, hello_with};
+use super::terminal::{Ran, run};
 use super::wire::{Live, Wire};
 
 /// How long a start may take. It takes milliseconds, but the machine may be busy.
@@ -437,6 +438,14 @@ impl Gateway {
         let running =
             self.launch.start().unwrap_or_else(|exit| panic!("the gateway did not start again: {exit:?}"));
         self.running = Some(running);
+    }
+
+    /// Runs a command in the same folder with the same variables, whether the gateway runs or not.
+    pub fn command(&self, line: &str) -> Ran {
+        let root = self.folder().display().to_string();
+        let own = [("FREEWAY_ROOT".to_owned(), root), ("FREEWAY_PORT".to_owned(), "0".to_owned())];
+        let env: Vec<_> = own.into_iter().chain(self.launch.env.iter().cloned()).collect();
+        run(self.folder(), &env, line)
     }
 
     /// An orderly stop and a new start.

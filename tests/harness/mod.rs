@@ -3,10 +3,13 @@
 #![allow(dead_code, unused_imports, reason = "a helper may wait for the test that needs it")]
 
 mod answer;
+mod clock;
 mod gateway;
 mod gzip;
+mod namespace;
 mod provider;
 mod request;
+mod shelf;
 mod sse;
 mod terminal;
 mod wire;
@@ -15,15 +18,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use answer::{Answer, Event, EventKind};
+pub use clock::Clock;
 pub use gateway::{Builder, Exit, Gateway};
 pub use gzip::{gzip, gzip_bomb};
 pub use mock_upstream::{
     Act, Call, ClosedPort, End, FOREVER, Framing, Gzip, MockOptions, MockUpstream, Newline, SilentPort, Step,
     ToolCall, ToolStyle, Usage, delta, event, finish,
 };
+pub use namespace::{in_private_network, sh};
 pub use provider::{Provider, provider};
 pub use request::{Request, hello, hello_with, weather_tool};
 pub use serde_json::{Value, json};
+pub use shelf::Shelf;
 pub use sse::{DONE, fin, paused, relayed, t, with_usage};
 pub use terminal::{Ran, Terminal};
 pub use wire::{Head, Live, PATIENCE, Wire, lossy};

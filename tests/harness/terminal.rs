@@ -27,6 +27,21 @@ pub struct Ran {
     pub took: Duration,
 }
 
+impl Ran {
+    /// The JSON that it printed; it has to have ended well.
+    #[track_caller]
+    pub fn ok(&self) -> Value {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        serde_json::from_str(&self.out).unwrap_or(Value::Null)
+    }
+
+    /// Fails unless it failed and said this.
+    #[track_caller]
+    pub fn failed(&self, saying: &str) {
+        assert!(self.code == Some(1) && self.err.contains(saying), "no {saying:?} in {self:?}");
+    }
+}
+
 impl Terminal {
     pub fn new() -> Terminal {
         Terminal { folder: TempDir::new().expect("a temporary folder"), env: Vec::new() }
@@ -60,35 +75,7 @@ impl Terminal {
 
     /// Runs a command line, split at spaces.
     pub fn run(&self, line: &str) -> Ran {
-        let started = Instant::now();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_freeway"))
-            .args(line.split(' ').filter(|word| !word.is_empty()))
-            .current_dir(self.folder.path())
-            .env_clear()
-            .env("HOME", self.folder.path())
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the built program starts");
-        let (mut out, mut err) =
-            (child.stdout.take().expect("piped above"), child.stderr.take().expect("piped above"));
-        let told = thread::spawn(move || text_of(&mut err));
-        let text = thread::spawn(move || text_of(&mut out));
-        let status = loop {
-            if let Some(status) = child.try_wait().expect("a child can be waited for") {
-                break status;
-            }
-            if started.elapsed() > PATIENCE {
-                drop((child.kill(), child.wait()));
-                panic!("`freeway {line}` did not end within {PATIENCE:?}");
-            }
-            thread::sleep(Duration::from_millis(5));
-        };
-        let took = started.elapsed();
-        let join = |thread: thread::JoinHandle<String>| thread.join().expect("reading does not fail");
-        Ran { code: status.code(), out: join(text), err: join(told), took }
+        run(self.folder.path(), &self.env, line)
     }
 
     /// Runs a command that has to print JSON and nothing else on standard output.
@@ -98,6 +85,39 @@ impl Terminal {
             .unwrap_or_else(|error| panic!("`freeway {line}` printed no JSON ({error}): {ran:?}"));
         (ran.code, found)
     }
+}
+
+/// Runs a command line, split at spaces, in a folder and with these variables alone.
+pub fn run(folder: &Path, env: &[(String, String)], line: &str) -> Ran {
+    let started = Instant::now();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_freeway"))
+        .args(line.split(' ').filter(|word| !word.is_empty()))
+        .current_dir(folder)
+        .env_clear()
+        .env("HOME", folder)
+        .envs(env.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the built program starts");
+    let (mut out, mut err) =
+        (child.stdout.take().expect("piped above"), child.stderr.take().expect("piped above"));
+    let told = thread::spawn(move || text_of(&mut err));
+    let text = thread::spawn(move || text_of(&mut out));
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            break status;
+        }
+        if started.elapsed() > PATIENCE {
+            drop((child.kill(), child.wait()));
+            panic!("`freeway {line}` did not end within {PATIENCE:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let took = started.elapsed();
+    let join = |thread: thread::JoinHandle<String>| thread.join().expect("reading does not fail");
+    Ran { code: status.code(), out: join(text), err: join(told), took }
 }
 
 fn text_of(from: &mut impl Read) -> String {

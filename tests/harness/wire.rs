@@ -1,12 +1,12 @@
 //! A raw HTTP/1.1 client: it sends exactly the bytes it is given, and sees each piece of the answer with the moment
 //! of its arrival. It forgives nothing, since it stands for every client there is.
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::answer::{Answer, Event, Piece};
 use super::request::Request;
@@ -56,7 +56,18 @@ pub struct Wire {
 
 impl Wire {
     pub fn connect(addr: SocketAddr) -> Wire {
-        let stream = TcpStream::connect_timeout(&addr, PATIENCE).expect("the server accepts connections");
+        Wire::over(TcpStream::connect_timeout(&addr, PATIENCE).expect("the server accepts connections"))
+    }
+
+    /// The same from another address of this machine.
+    pub fn connect_from(own: IpAddr, addr: SocketAddr) -> Wire {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::new(own, 0).into()).expect("the address is one of this machine");
+        socket.connect_timeout(&addr.into(), PATIENCE).expect("the server accepts connections");
+        Wire::over(socket.into())
+    }
+
+    fn over(stream: TcpStream) -> Wire {
         stream.set_nodelay(true).expect("a connected socket takes options");
         stream.set_read_timeout(Some(PATIENCE)).expect("a connected socket takes options");
         stream.set_write_timeout(Some(PATIENCE)).expect("a connected socket takes options");

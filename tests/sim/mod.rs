@@ -19,7 +19,7 @@ use freeway::catalog::{Catalog, ModelIx};
 use freeway::quota::Spent;
 use freeway::route::failover::{Attempt, CALLS_MAX, Dead, DeadEnd, Failover, Manner, Next, Report};
 use freeway::route::live::Live;
-use freeway::route::outcome::{Class, End, NoAnswer, Signal, classify};
+use freeway::route::outcome::{Circumstances, Class, End, NoAnswer, Signal, classify};
 use freeway::route::plan::Ask;
 use freeway::route::speed::Answer;
 use freeway::route::verdict::Policy;
@@ -287,7 +287,8 @@ impl Sim {
             Reply::Left => End::ClientLeft { reached: true },
         };
         let provider = self.world.catalog.provider(model);
-        let outcome = classify(&Signal { provider, prompt_tokens, clock_behind: false, end }, now);
+        let outcome =
+            classify(&Signal { provider, prompt_tokens, circumstances: Circumstances::default(), end }, now);
         let spent = match reply {
             Reply::Served { output_tokens } => Spent { prompt_tokens, output_tokens, credits: 0.0 },
             Reply::Left => Spent { prompt_tokens, output_tokens: 100, credits: 0.0 },
