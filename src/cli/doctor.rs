@@ -1,7 +1,6 @@
 //! `freeway doctor`: looks at everything around the gateway and says what is amiss, where, and what to do. It changes
 //! nothing. What it makes of what it sees stands in [`super::diagnosis`].
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Mutex;
@@ -14,7 +13,8 @@ use serde_json::{Value, json};
 use super::diagnosis::{self, Finding, Private, Severity, finding};
 use super::doctor_route::{self, Asked};
 use super::provider::client;
-use super::{DONE, FAILED, Failure, World, running};
+use super::running::{Gateway, Running};
+use super::{DONE, FAILED, Failure, World};
 use crate::base::clock;
 use crate::base::text::human_duration;
 use crate::catalog::env::Paths;
@@ -121,19 +121,6 @@ fn parse(args: &[OsString]) -> Result<Option<Line>, Failure> {
     Ok(Some(line))
 }
 
-/// The gateway of these settings, as far as one runs.
-enum Running {
-    No,
-    /// It owns the folder, and does not answer where it should.
-    Elsewhere,
-    At {
-        address: SocketAddr,
-        uptime_s: u64,
-        /// Whether it uses the data folder of these settings.
-        ours: bool,
-    },
-}
-
 fn examine(line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     let paths = world.paths();
     let mut slots = Slots::default();
@@ -142,21 +129,21 @@ fn examine(line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     match world.load_with(&paths, &mut slots) {
         Err(issues) => findings.extend(diagnosis::files(&issues)),
         Ok(snapshot) => {
-            runs = look_for_gateway(&snapshot, line.asked.port);
+            runs = Running::find(&snapshot, line.asked.port);
             findings.extend(diagnosis::files(&snapshot.issues));
             findings.extend(diagnosis::settings(&snapshot));
             findings.extend(diagnosis::providers(&snapshot.catalog.providers));
             let discovered = load::read_discovered(&paths.data);
             findings.extend(diagnosis::stale_models(&snapshot.catalog.providers, &discovered));
             findings.extend(of_backups(&snapshot));
-            match runs {
-                Running::At { address, .. } => findings.extend(ask_gateway(address, &snapshot)),
-                Running::Elsewhere => findings.push(finding(
-                    Severity::Warning,
-                    "not_reached",
+            match &runs {
+                Running::At(gateway) => findings.extend(ask_gateway(gateway)),
+                Running::Silent => findings.push(finding(
+                    Severity::Error,
+                    "no_answer",
                     paths.data.display().to_string(),
-                    "a gateway uses this folder, and does not answer where these settings say",
-                    "say where it listens with --port",
+                    "a gateway uses this folder, and does not answer",
+                    "look at its log; restart it",
                 )),
                 Running::No => findings.extend(of_saved_state(&paths, &snapshot, &mut slots)),
             }
@@ -196,20 +183,10 @@ fn of_backups(snapshot: &Snapshot) -> Option<Finding> {
     diagnosis::backups(set.and_then(|set| set.value.as_str()))
 }
 
-fn look_for_gateway(snapshot: &Snapshot, port: Option<u16>) -> Running {
-    let address = running::address(&snapshot.settings, port).ok();
-    let found = address.and_then(|address| Some((address, running::uptime_s(address)?)));
-    let owned = glance::is_owned(&snapshot.paths.data);
-    match found {
-        Some((address, uptime_s)) => Running::At { address, uptime_s, ours: owned },
-        None if owned => Running::Elsewhere,
-        None => Running::No,
-    }
-}
-
 /// What a gateway that runs says of itself.
-fn ask_gateway(address: SocketAddr, snapshot: &Snapshot) -> Vec<Finding> {
-    match running::get(address, "/api/alerts", snapshot.admin_key()) {
+fn ask_gateway(gateway: &Gateway) -> Vec<Finding> {
+    let address = gateway.address;
+    match gateway.get("/api/alerts") {
         Ok(reply) if reply.status == 200 => diagnosis::alerts(&reply.body),
         Ok(reply) => vec![finding(
             Severity::Warning,
@@ -342,8 +319,8 @@ fn tell(findings: &[Finding], runs: &Running, json: bool, world: &mut World<'_>)
     if json {
         let gateway = match runs {
             Running::No => Value::Null,
-            Running::Elsewhere => json!({"address": null, "uptimeSec": null, "sameFolder": true}),
-            Running::At { address, uptime_s, ours } => {
+            Running::Silent => json!({"address": null, "uptimeSec": null, "sameFolder": true}),
+            Running::At(Gateway { address, uptime_s, ours, .. }) => {
                 json!({"address": address.to_string(), "uptimeSec": uptime_s, "sameFolder": ours})
             }
         };
@@ -357,8 +334,8 @@ fn tell(findings: &[Finding], runs: &Running, json: bool, world: &mut World<'_>)
     }
     match runs {
         Running::No => world.say("No gateway runs here now."),
-        Running::Elsewhere => world.say("A gateway runs here."),
-        Running::At { address, uptime_s, ours } => {
+        Running::Silent => world.say("A gateway runs here."),
+        Running::At(Gateway { address, uptime_s, ours, .. }) => {
             let since = human_duration(uptime_s.saturating_mul(1_000));
             let whose = if *ours { "" } else { ", on another data folder" };
             world.say(format!("The gateway at http://{address} has been running for {since}{whose}."));
