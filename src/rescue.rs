@@ -59,7 +59,7 @@ fn from_backup(
     let mut problems = Vec::new();
     for name in plan.target.names(&client)?.into_iter().take(TRIED_MAX) {
         let open = || -> Result<Restored, Fault> {
-            let from = plan.target.open(&client, &name).map_err(|error| Fault::Damaged(error))?;
+            let from = plan.target.open(&client, &name).map_err(Fault::Damaged)?;
             let (key, now_ms) = (plan.key.expose(), clock::now().wall_ms);
             match lost {
                 Lost::Everything => backup::restore(from, key, &paths.data, now_ms),

@@ -46,7 +46,7 @@ class Stage:
 def checks(wanted):
     for file in sorted((HERE / "checks").glob("*.py")):
         module = importlib.import_module(f"checks.{file.stem}")
-        for name, check in vars(module).items():
+        for name, check in list(vars(module).items()):
             short = f"{file.stem}.{name.removeprefix('check_')}"
             if name.startswith("check_") and (not wanted or any(one in short for one in wanted)):
                 yield short, check

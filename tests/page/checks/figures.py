@@ -50,6 +50,7 @@ def check_charts_equal_the_database(stage):
     assert requests.get_attribute("aria-valuetext").endswith(f"served {len(served)}, not served {len(seen) - len(served)}")
     panel.get_by_text("The charts as a table").click()
     cells = panel.get_by_role("region", name="Usage over time").locator("tbody tr td")
+    expect(cells.first).to_be_visible()
     assert sum(number(cells.nth(at).inner_text()) for at in range(0, cells.count(), 10)) == len(seen)
     by_model = {}
     for _, prompt, output, model in served:
