@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::backup::record::Record;
 use crate::base::calendar;
 use crate::base::clock::Now;
 use crate::base::text::{closest, human_duration};
@@ -343,13 +344,38 @@ fn behind_a_proxy(settings: &Settings, add: &mut impl FnMut(Severity, &'static s
     }
 }
 
-/// Backups, for who has the setting; `target` is its value.
-pub fn backups(target: Option<&str>) -> Option<Finding> {
-    let what = "there are none: what is lost with this disk is lost";
-    let todo = "name a folder on another disk, or an address: `backup.target`; see `freeway backup --help`";
-    target
-        .is_none_or(|target| target.trim().is_empty())
-        .then(|| finding(Warning, "no_backup", "backup.target", what, todo))
+/// Backups: `plan` is `None` while they are off, an error when they cannot be made as they are set.
+pub fn backups(plan: Option<Result<(), String>>, record: &Record) -> Option<Finding> {
+    let of = |severity, code, what: String, todo| Some(finding(severity, code, "backup.target", what, todo));
+    match plan {
+        None => of(
+            Warning,
+            "no_backup",
+            "there are none: what is lost with this disk is lost".into(),
+            "name a folder on another disk, or an address: `backup.target`; see `freeway backup --help`",
+        ),
+        Some(Err(problem)) => of(
+            Error,
+            "backup_fault",
+            format!("none can be made: {problem}"),
+            "mend it; then `freeway backup`",
+        ),
+        Some(Ok(())) => match (&record.failed, record.last()) {
+            (Some(failed), _) => {
+                let date = calendar::date(failed.at);
+                of(
+                    Warning,
+                    "backup_failed",
+                    format!("the last one failed on {date}: {}", failed.error),
+                    "mend it; then `freeway backup`",
+                )
+            }
+            (None, None) => {
+                of(Note, "backup_waits", "none was made yet".into(), "`freeway backup` makes one at once")
+            }
+            (None, Some(_)) => None,
+        },
+    }
 }
 
 /// Fewer descriptors than this let a busy home wait.
@@ -391,8 +417,8 @@ pub fn alerts(body: &Value) -> Vec<Finding> {
         };
         let place = alert["providerId"].as_str().unwrap_or(text("source"));
         let todo = match text("source") {
-            // The same files were read here.
-            "registry" | "clock" => return None,
+            // The same was seen here.
+            "registry" | "clock" | "backup" => return None,
             "key-health" => format!("put a valid key in its place; `freeway provider verify {place}`"),
             "quota" => "wait, add a key, or lower its priority".to_owned(),
             "disk" => "look at the data folder; saving resumes by itself".to_owned(),
@@ -407,6 +433,7 @@ pub fn alerts(body: &Value) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backup::record::{Failed, Kept};
     use crate::catalog::discovery::{DiscoveredList, DiscoveredModel};
     use crate::catalog::fixture;
 
@@ -476,9 +503,17 @@ mod tests {
     }
 
     #[test]
-    fn backups_are_missed_until_there_is_a_target() {
-        assert_eq!(backups(Some("/mnt/usb")), None);
-        assert!(backups(None).is_some() && backups(Some(" ")).is_some());
+    fn backups_are_missed_until_they_are_made() {
+        let code = |plan, record: &Record| backups(plan, record).map(|finding| finding.code);
+        let fresh = Record::default();
+        assert_eq!(code(None, &fresh), Some("no_backup"));
+        assert_eq!(code(Some(Err("there is no key".into())), &fresh), Some("backup_fault"));
+        assert_eq!(code(Some(Ok(())), &fresh), Some("backup_waits"));
+        let kept = vec![Kept { name: "freeway.backup".into(), at: 0, bytes: 1 }];
+        let made = Record { kept, ..Record::default() };
+        assert_eq!(code(Some(Ok(())), &made), None);
+        let failed = Some(Failed { at: 0, error: "the disk is full".into() });
+        assert_eq!(code(Some(Ok(())), &Record { failed, ..made }), Some("backup_failed"));
     }
 
     #[test]

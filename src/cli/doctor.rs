@@ -15,13 +15,15 @@ use super::doctor_route::{self, Asked};
 use super::provider::client;
 use super::running::{Gateway, Running};
 use super::{DONE, FAILED, Failure, World};
+use crate::backup::Plan;
+use crate::backup::record::Record;
 use crate::base::clock;
 use crate::base::text::human_duration;
 use crate::catalog::env::Paths;
 use crate::catalog::load::{self, Snapshot};
 use crate::catalog::provider::{Auth, Provider};
 use crate::catalog::slots::Slots;
-use crate::catalog::{clients, overrides, table, vault};
+use crate::catalog::{clients, overrides, vault};
 use crate::http::sock;
 use crate::route::health::KeyHealth;
 use crate::route::live::Live;
@@ -178,9 +180,13 @@ fn of_machine(paths: &Paths) -> Vec<Finding> {
 }
 
 fn of_backups(snapshot: &Snapshot) -> Option<Finding> {
-    table::find("backup.target").filter(|row| row.used)?;
-    let set = snapshot.origins.get("backup.target");
-    diagnosis::backups(set.and_then(|set| set.value.as_str()))
+    let (settings, paths) = (&snapshot.settings.backup, &snapshot.paths);
+    let plan = Plan::new(settings, snapshot.backup_key.as_ref(), paths);
+    let mut record = Record::read(&paths.data);
+    if let Some(Ok(plan)) = &plan {
+        record = record.of_target(&plan.target.shown());
+    }
+    diagnosis::backups(plan.map(|plan| plan.map(drop)), &record)
 }
 
 /// What a gateway that runs says of itself.
@@ -222,7 +228,7 @@ fn of_saved_state(paths: &Paths, snapshot: &Snapshot, slots: &mut Slots) -> Vec<
 
 /// Everything that is to be the owner's alone, as far as it is there.
 fn private(paths: &Paths) -> Vec<Private> {
-    let files = ["box.key", vault::FILE, clients::FILE, overrides::FILE, "freeway.db"];
+    let files = ["box.key", "backup.key", vault::FILE, clients::FILE, overrides::FILE, "freeway.db"];
     let files = files.map(|name| paths.data.join(name));
     let all = [paths.data.clone(), paths.env_file.clone(), paths.config.clone()].into_iter().chain(files);
     let one = |path: std::path::PathBuf| {
