@@ -1,5 +1,6 @@
 //! `freeway doctor`: looks at everything around the gateway and says what is amiss, where, and what to do. It changes
 //! nothing. What it makes of what it sees stands in [`super::diagnosis`].
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -163,8 +164,9 @@ fn examine(line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
         findings.push(diagnosis::closed(&paths.data));
     }
     findings.sort_by_key(|finding| finding.severity);
-    // What the gateway says and what is seen here may be the same.
-    findings.dedup_by(|a, b| a.what == b.what && a.place == b.place);
+    // What the gateway says and what is seen here may be the same, and so may be what two keys met.
+    let mut told = BTreeSet::new();
+    findings.retain(|finding| told.insert((finding.place.clone(), finding.what.clone())));
     Ok(tell(&findings, &runs, line.asked.json, world))
 }
 
@@ -283,8 +285,18 @@ fn ask_providers(paths: &Paths, snapshot: &Snapshot, world: &World<'_>) -> Resul
     std::thread::scope(|scope| {
         (0..PROVIDERS_AT_ONCE.min(all.len())).for_each(|_| drop(scope.spawn(work)));
     });
-    Ok(found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // One that is away is no great matter while others serve.
+    let away: BTreeSet<String> =
+        found.iter().filter(|one| one.code == AWAY).map(|one| one.place.clone()).collect();
+    if away.len() < all.len() {
+        found.iter_mut().filter(|one| one.code == AWAY).for_each(|one| one.severity = Severity::Warning);
+    }
+    Ok(found)
 }
+
+/// The code of a provider that cannot be reached.
+const AWAY: &str = "unreachable";
 
 fn left_out(provider: &Provider) -> Option<Finding> {
     let what = "was not asked: the others took too long";
@@ -307,8 +319,8 @@ fn of_key(lab: &Lab<'_>) -> Option<Finding> {
             Some(finding(Severity::Note, "limited", id, what, "wait, or add a key"))
         }
         KeyHealth::Unreachable => {
-            let todo = "check the network and its baseUrl; others serve meanwhile";
-            Some(finding(Severity::Error, "unreachable", id, format!("cannot be reached: {errors}"), todo))
+            let todo = "check the network and its baseUrl; the gateway tries again by itself";
+            Some(finding(Severity::Error, AWAY, id, format!("cannot be reached: {errors}"), todo))
         }
         health => {
             let what = format!("{key}{}: {errors}", health.name());

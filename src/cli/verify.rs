@@ -235,7 +235,10 @@ fn tell_keys(provider: &Provider, evidence: &Evidence, report: &mut Report) {
     report.step("live probe");
     let many = evidence.probes.len() > 1;
     for probe in &evidence.probes {
-        let name = format!("key {} ({})", probe.masked, probe.source);
+        let name = match provider.auth {
+            Auth::None => "the provider".to_owned(),
+            _ => format!("key {} ({})", probe.masked, probe.source),
+        };
         let who = if many { format!("{name}: ") } else { String::new() };
         let errors = probe.errors.join("; ");
         match probe.health {

@@ -256,6 +256,15 @@ fn a_live_look_asks_each_key_once_and_names_who_is_not_there() {
         "{found}"
     );
     assert_eq!((alpha.calls_to("/models").len(), chats(&alpha).len()), (2, 0));
+    let severity = |found: &Value, code: &str| {
+        let mut all = found["findings"].as_array().expect("a list").iter();
+        all.find(|finding| finding["code"] == code).map(|finding| finding["severity"].clone())
+    };
+    assert_eq!(severity(&found, "unreachable"), Some(json!("warning")), "others are there: {found}");
+    let mut alone = Terminal::new();
+    alone.provider(&Provider::at("gone", &closed.url()));
+    let (code, found) = alone.json("doctor --live --json");
+    assert_eq!((code, severity(&found, "unreachable")), (Some(1), Some(json!("error"))), "{found}");
     // What a refresh found out is remembered, and compared.
     terminal.json("provider refresh alpha --json");
     let (_, found) = terminal.json("doctor --json");
