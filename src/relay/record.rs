@@ -56,6 +56,8 @@ pub struct TurnRecord {
     pub cache: Option<RowCache>,
     /// The rung at which the conversation was reshaped, when it was.
     pub refit: Option<RowRefit>,
+    /// The same as `x-freeway-context` had it; of a turn of an earlier run only the rung is known.
+    pub context: Option<String>,
     pub error: Option<String>,
     /// The words of the newest question and of its answer, while the owner lets them be kept. Never on disk; shown by
     /// [`TurnRecord::view`].
@@ -133,6 +135,7 @@ pub fn keep(gateway: &Gateway, snapshot: &Snapshot, turn: &Turn, facts: &Facts<'
         stream: turn.streams(),
         cache: facts.cache,
         refit: facts.refit,
+        context: facts.refit.and_then(|_| turn.context_told()),
         error: facts.error.map(str::to_owned),
         preview: turn.take_preview().map(|(prompt, response)| Preview { prompt, response }),
     };
@@ -220,6 +223,7 @@ impl TurnRecord {
             stream: row.stream,
             cache: row.cache,
             refit: row.refit,
+            context: row.refit.map(|rung| format!("refit={}", rung.name())),
             error: row.error,
             preview: None,
         }

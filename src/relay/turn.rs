@@ -298,6 +298,11 @@ impl Turn {
         self.info.borrow().context.map(|context| context.rung)
     }
 
+    /// What the headers say of how the conversation is sent.
+    pub fn context_told(&self) -> Option<String> {
+        self.info.borrow().context.map(|context| context.to_string())
+    }
+
     /// Whether nobody waits for the answer any more.
     pub fn client_left(&self) -> bool {
         match &*self.shared.borrow() {

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 
-import conversations
+import stored
 import servers
 from budget import Row, table
 from machine import Gauge, cpu_s, memory_mib, wake_ups, writes_are_counted, written_bytes
@@ -165,6 +165,17 @@ def one_client(bench):
                   nginx=nginx - direct, direct=f"({direct:.3f})", gauge=gauge, **bounds)
 
 
+def exact_hits(bench):
+    """What one client waits for an answer that the cache has, beside a call of the upstream itself."""
+    say("exact hits")
+    targets = [part for name in ("direct", "freeway") for part in ("--target", f"{name}={bench.sides[name].url}")]
+    with bench.gauge() as gauge:
+        seen = load("pair", "--same", 1, "--seconds", max(1, SECONDS // 2), "--model", "auto", *targets)
+    direct, freeway = (seen[name]["p50"] / 1000 for name in ("direct", "freeway"))
+    bench.row("an exact hit of the cache, one client, median", "ms", freeway, 2 * direct + 0.05, direct=f"({direct:.3f})",
+              gauge=gauge)
+
+
 def many_clients(bench):
     """64 clients as fast as they can: processor time, calls a second, bytes written."""
     say("64 clients")
@@ -290,8 +301,11 @@ def scanning(bench):
 def stored_conversations(bench):
     say("stored conversations")
     with bench.gauge() as gauge:
-        written = conversations.written_beyond_content(bench.folder / "turns", bench.upstream.url)
-        added = conversations.long_conversation_ms(bench.folder / "long", bench.upstream.url, 5 if QUICK else 25)
+        answers = stored.answers_beyond_content(bench.folder / "answers", bench.upstream.url)
+        written = stored.turns_beyond_content(bench.folder / "turns", bench.upstream.url)
+        added = stored.long_conversation_ms(bench.folder / "long", bench.upstream.url, 5 if QUICK else 25)
+    bench.row("written for each of 10,000 cached answers beyond them", "KiB", answers if bench.counted else None, 1,
+              gauge=gauge, why_not="the disk here does not count")
     bench.row("written for each of 1,000 turns beyond their text", "KiB", written if bench.counted else None, 1,
               gauge=gauge, why_not="the disk here does not count")
     bench.row("added by a conversation of 2,000 messages, median", "ms", added, 20, gauge=gauge)
@@ -329,6 +343,7 @@ def run(bench):
     idle_memory(bench)
     starts(bench)
     one_client(bench)
+    exact_hits(bench)
     many_clients(bench)
     streams(bench, 16, 1.0, 0.4)
     streams(bench, 64, 1.5, 0.6)

@@ -104,7 +104,8 @@ export function line(one) {
 	const marks = [
 		one.attempts.length ? chip(`${one.attempts.length} failed first`, 'warn') : null,
 		one.cache ? chip(`${one.cache} cache`, 'good') : null,
-		one.context && !one.context.startsWith('refit=passthrough') ? chip('refit', 'warn', one.context) : null,
+		one.context ? chip('refit', 'warn', one.context) : null,
+		one.id?.includes('-notes-') ? chip('notes for another') : null,
 		one.explored ? chip('explored') : null,
 		one.stream ? chip('stream') : null,
 	];

@@ -51,8 +51,9 @@ def check_refit_and_cache_are_told(stage):
     status, headers, body = call("POST", world.url + "/v1/chat/completions",
                                  {"model": "alpha/alpha-small", "messages": [*turns, {"role": "user", "content": "so?"}]})
     assert status == 200 and "x-freeway-context" in headers, body
-    line = panel.locator("ol.log > li").first
+    line = panel.locator("ol.log > li", has_text="alpha/alpha-small").first
     expect(line).to_contain_text("refit")
+    expect(panel.locator("ol.log > li", has_text="notes for another")).to_have_count(1)
     line.locator("summary").click()
     expect(line.locator(".detail")).to_contain_text(headers["x-freeway-context"])
 

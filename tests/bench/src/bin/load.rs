@@ -5,7 +5,8 @@
 //!     load stream --target freeway=URL --clients 64 --repeats 3 --chunks 50 --delay-ms 20 [--spread-ms 20]
 //!         clients that read one stream after the other: first token, delay of each chunk, what was lost
 //!
-//! Further options: `--key KEY` and `--model NAME`. Each request's text differs, so that no cache can answer it.
+//! Further options: `--key KEY` and `--model NAME`. Each request's text differs, so that no cache can answer it; with
+//! `--same 1` all are one, at temperature 0, which a cache answers from the second on.
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as Blocking};
 use std::process::ExitCode;
@@ -30,6 +31,8 @@ struct Options {
     chunks: usize,
     delay_ms: u64,
     spread_ms: u64,
+    /// All requests are one and the same, such as a cache answers.
+    same: bool,
 }
 
 fn main() -> ExitCode {
@@ -63,6 +66,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Options, Strin
         chunks: 50,
         delay_ms: 20,
         spread_ms: 20,
+        same: false,
     };
     while let Some(name) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{name} wants a value"))?;
@@ -80,6 +84,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Options, Strin
             "--chunks" => options.chunks = number()? as usize,
             "--delay-ms" => options.delay_ms = number()?,
             "--spread-ms" => options.spread_ms = number()?,
+            "--same" => options.same = number()? != 0,
             _ => return Err(format!("{name} is no option")),
         }
     }
@@ -87,18 +92,19 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Options, Strin
 }
 
 impl Options {
-    /// One chat request, head and body, whose text has not been sent before.
+    /// One chat request, head and body.
     fn request(&self, target: SocketAddr, stream: bool) -> Vec<u8> {
         let body = format!(
             concat!(
-                r#"{{"model":"{}","stream":{},"messages":[{{"role":"system","content":"You are a helpful assistant."}},"#,
+                r#"{{"model":"{}","stream":{},{}"messages":[{{"role":"system","content":"You are a helpful assistant."}},"#,
                 r#"{{"role":"user","content":"Say something short about foxes and dogs. chunks={} delay_ms={} n={}"}}]}}"#
             ),
             self.model,
             stream,
+            if self.same { r#""temperature":0,"# } else { "" },
             self.chunks,
             self.delay_ms,
-            wall_us()
+            if self.same { 0 } else { wall_us() }
         );
         format!(
             "POST /v1/chat/completions HTTP/1.1\r\nHost: {target}\r\nAuthorization: Bearer {}\r\n\

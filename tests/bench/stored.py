@@ -1,4 +1,6 @@
-"""What stored conversations cost: bytes written for their turns, and the time to go on with a long one."""
+"""What is stored costs: bytes written for answers in the cache and turns of conversations, and the time to go on with a
+long one."""
+import http.client
 import json
 import os
 import random
@@ -6,11 +8,13 @@ import signal
 import statistics
 import sys
 import time
+import urllib.parse
 
 import servers
 from machine import written_bytes
 from processes import call
 
+ANSWERS = 10_000
 TURNS = 1_000
 CONVERSATIONS = 50
 # Words of a prompt. They are drawn from many, so that they cannot be packed much better than prose.
@@ -41,7 +45,28 @@ def _written_to_the_end(server):
     return written_bytes(server.pid)
 
 
-def written_beyond_content(root, upstream_url):
+def answers_beyond_content(root, upstream_url):
+    """KiB written for each answer in the cache beyond the answer itself."""
+    random.seed(6)
+    with servers.freeway(root, upstream_url, {"cache": {"maxEntries": ANSWERS}}) as server:
+        servers.chat(server)
+        before, content = written_bytes(server.pid), 0
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(server.url).netloc, timeout=30)
+        headers = {"content-type": "application/json", "authorization": f"Bearer {servers.CLIENT_KEY}"}
+        for number in range(ANSWERS):
+            messages = [{"role": "user", "content": f"{number} {_words(PROMPT_WORDS)}"}]
+            body = json.dumps({"model": "auto", "temperature": 0, "messages": messages})
+            connection.request("POST", "/v1/chat/completions", body, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status != 200:
+                sys.exit(f"bench: a call was answered with {answer.status}: {text}")
+            content += len(text)
+        connection.close()
+        return (_written_to_the_end(server) - before - content) / ANSWERS / 1024
+
+
+def turns_beyond_content(root, upstream_url):
     """KiB written for each turn beyond the text of the turn itself."""
     random.seed(7)
     with servers.freeway(root, upstream_url, {"sessions": {"max": 10_000}}) as server:
