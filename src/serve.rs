@@ -18,6 +18,7 @@ use crate::catalog::{Issue, IssueLevel, boxfile};
 use crate::cli::wants_json;
 use crate::command;
 use crate::demo::Demo;
+use crate::http::alerts;
 use crate::http::routes;
 use crate::http::server::Server;
 use crate::http::sock;
@@ -222,6 +223,8 @@ fn listen(
     // Signals are taken before anybody is told that we are ready.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Refusal::failed(format!("signals cannot be watched: {error}")))?;
+    // Forecasts are measured against what was used before anybody asked.
+    alerts::sample(gateway);
     let keeper = routes::doorkeeper();
     let door = routes::door(Arc::clone(gateway), Arc::clone(&keeper));
     let server = Server::start(listener, &snapshot.settings.server, door)

@@ -54,19 +54,16 @@ pub fn run(asked: &Asked, world: &mut World<'_>) -> Result<u8, Failure> {
                 "a gateway uses {folder}, and does not answer; say where with --port"
             )));
         }
-        Running::No if asked.port.is_some() => {
-            return Err(Failure::Failed(format!(
-                "no gateway answers at port {}",
-                asked.port.unwrap_or_default()
-            )));
-        }
-        Running::No => look(question, &snapshot, &mut slots)?,
+        Running::No => match asked.port {
+            Some(port) => return Err(Failure::Failed(format!("no gateway answers at port {port}"))),
+            None => look(&question, &snapshot, &mut slots)?,
+        },
     };
     Ok(tell(told, asked, world))
 }
 
 /// What the last gateway of this folder left says.
-fn look(question: Question, snapshot: &Snapshot, slots: &mut Slots) -> Result<Told, Failure> {
+fn look(question: &Question, snapshot: &Snapshot, slots: &mut Slots) -> Result<Told, Failure> {
     let mut live = Live::new();
     let saved = glance::saved_state(&snapshot.paths.data).map_err(Failure::Failed)?;
     let Live { ledger, benches, ratios, .. } = &mut live;
