@@ -6,8 +6,10 @@ PYTHON ?= python3
 SEEDS  ?= 200
 # Kills of the kill test: `make kill-test ROUNDS=1000`.
 ROUNDS ?= 200
-# How long the page is watched: `make bench-page SECONDS=60`.
+# How long the page is watched or inputs are tried: `make bench-page SECONDS=60`, `make fuzz SECONDS=60`.
 SECONDS ?= 600
+# How long the traffic of `make soak` lasts.
+MINUTES ?= 60
 
 # Where `make install` puts things. Packagers set DESTDIR; BIN installs another build.
 PREFIX  ?= /usr/local
@@ -15,7 +17,7 @@ UNITDIR ?= /etc/systemd/system
 BIN     ?= target/release/freeway
 
 .DEFAULT_GOAL := help
-.PHONY: help build run demo test check smoke kill-test kill-test-short sim bench lint clients test-embeddings page shots bench-page install uninstall
+.PHONY: help build run demo test check smoke kill-test kill-test-short sim bench lint clients test-embeddings page shots bench-page fuzz soak install uninstall
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +77,13 @@ bench-page: ## the page's first paint, and SECONDS (600) of 20 requests a second
 
 bench: ## the budget table, beside a direct call and nginx; BENCH_SECONDS=2 for a quick look
 	$(PYTHON) tests/bench/run.py
+
+fuzz: ## coverage-guided fuzzing of what strangers send, SECONDS (600) over all targets
+	$(PYTHON) tests/fuzz/run.py --seconds $(SECONDS)
+
+soak: ## MINUTES (60) of mixed traffic, and whether memory, descriptors or threads grow
+	$(CARGO) build --locked --release --workspace
+	$(PYTHON) tests/scripts/soak.py target/release --minutes $(MINUTES)
 
 install: ## put the program and its systemd unit in place (as root; after `make build`)
 	@test -x $(BIN) || $(MAKE) build

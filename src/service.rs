@@ -19,6 +19,8 @@ use crate::relay::gateway::Gateway;
 /// How long a healthy gateway may take to answer the probe. Readers answer it by themselves, so this is generous even
 /// on a small machine under load.
 const PROBE_WAIT: Duration = Duration::from_secs(5);
+/// The longest that a backup is fetched.
+const RESTORE_MAX: Duration = Duration::from_secs(1_000);
 /// Shortest period of the watchdog that is followed; a shorter one would keep an idle machine awake.
 const PROBE_EVERY_MIN: Duration = Duration::from_millis(100);
 
@@ -48,6 +50,12 @@ impl Manager {
     /// Serving, at `address`.
     pub fn ready(&self, address: SocketAddr) {
         self.tell(&format!("READY=1\nSTATUS=Serving on http://{address}"));
+    }
+
+    /// Fetching a backup before anything else, which may take longer than a start usually does.
+    pub fn restoring(&self) {
+        let most_us = RESTORE_MAX.as_micros();
+        self.tell(&format!("EXTEND_TIMEOUT_USEC={most_us}\nSTATUS=Restoring the newest backup"));
     }
 
     /// Reading all files again.
@@ -120,7 +128,8 @@ fn check(gateway: &Gateway, address: SocketAddr) -> Result<(), String> {
     if gateway.live.try_lock_for(PROBE_WAIT).is_none() {
         return Err(format!("live state was held for {} s", PROBE_WAIT.as_secs()));
     }
-    probe(address)
+    // A gateway with all its places taken says so with a 503. It is busy, and would serve nobody better after a restart.
+    judge(address, &[" 200", " 503"])
 }
 
 /// Asks the gateway at `address` for `/healthz`.
@@ -128,6 +137,10 @@ fn check(gateway: &Gateway, address: SocketAddr) -> Result<(), String> {
 /// # Errors
 /// What happened instead of a 200.
 pub fn probe(address: SocketAddr) -> Result<(), String> {
+    judge(address, &[" 200"])
+}
+
+fn judge(address: SocketAddr, fine: &[&str]) -> Result<(), String> {
     let address = SocketAddr::new(reachable(address.ip()), address.port());
     let ask = || -> io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&address, PROBE_WAIT)?;
@@ -141,7 +154,7 @@ pub fn probe(address: SocketAddr) -> Result<(), String> {
         Ok(String::from_utf8_lossy(&status).into_owned())
     };
     match ask() {
-        Ok(status) if status.ends_with(" 200") => Ok(()),
+        Ok(status) if fine.iter().any(|code| status.ends_with(code)) => Ok(()),
         Ok(status) => Err(format!("{address} answered {status:?}")),
         Err(error) => Err(format!("{address} does not answer: {error}")),
     }

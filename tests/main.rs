@@ -109,6 +109,9 @@ mod e2e {
 /// The semantic cache over the vectors of a real model.
 mod embeddings;
 
+/// The inputs that fuzzing has found worth keeping.
+mod fuzz;
+
 /// The mock upstream and the harness, tried against each other.
 mod mock_upstream_itself;
 

@@ -2,13 +2,13 @@
 //! that runs is asked; where none does, the last one's saved state is looked at.
 use serde_json::{Value, json};
 
+use super::command::Reply;
 use super::running::{Gateway, Running};
 use super::{DONE, FAILED, Failure, World, issue_lines};
 use crate::base::clock;
 use crate::base::text::{human_duration, percent_encode};
 use crate::catalog::load::Snapshot;
 use crate::catalog::slots::Slots;
-use crate::command::Reply;
 use crate::http::outlook;
 use crate::route::live::Live;
 use crate::route::outlook::Question;

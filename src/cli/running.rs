@@ -5,10 +5,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use serde_json::Value;
 
 use super::Failure;
+use super::command::{self, Reply};
 use crate::base::text::Secret;
 use crate::catalog::load::Snapshot;
 use crate::catalog::settings::Settings;
-use crate::command::{self, Reply};
 use crate::service::reachable;
 use crate::store::glance;
 

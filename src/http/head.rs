@@ -5,6 +5,7 @@
 //! repeated length, a folded line, a bare line feed) is refused, so that nothing can be smuggled behind a request.
 use std::ops::Range;
 
+use super::host::bare;
 use crate::wire::error::ApiError;
 
 /// Longest head that is accepted, request line and the empty line included.
@@ -195,6 +196,7 @@ pub fn check_head(bytes: &[u8]) -> Result<Head, Refusal> {
         fields.push((name, value));
     }
     let length = rules.check(version)?;
+    check_authority(&text[method.end + 1..target.start], &text, &fields)?;
     Ok(Head {
         version,
         length,
@@ -270,6 +272,19 @@ fn origin_form(text: &str, target: Range<usize>) -> Result<Range<usize>, Refusal
     let path = scheme.and_then(|scheme| whole[scheme.len()..].find('/').map(|at| scheme.len() + at));
     path.map(|at| target.start + at..target.end)
         .ok_or(Refusal::bad("the request target is neither a path nor a URL with a path"))
+}
+
+/// A URL counts for more than the `Host` header (RFC 9112, 3.2.2), which is what we go by: so they must name one host.
+/// `before` is what stands before the path, nothing in most requests.
+fn check_authority(before: &str, text: &str, fields: &[Field]) -> Result<(), Refusal> {
+    let Some((_, authority)) = before.split_once("://") else { return Ok(()) };
+    let host = fields.iter().find(|(name, _)| text[name.clone()].eq_ignore_ascii_case("host"));
+    match host {
+        Some((_, host)) if !bare(&text[host.clone()]).eq_ignore_ascii_case(bare(authority)) => {
+            Err(Refusal::bad("the URL of the request line and the `Host` header name different hosts"))
+        }
+        _ => Ok(()),
+    }
 }
 
 type Field = (Range<usize>, Range<usize>);
@@ -516,6 +531,22 @@ mod tests {
         );
         assert_eq!(head.fields().filter(|(name, _)| name.eq_ignore_ascii_case("x-two")).count(), 2);
         assert_eq!(head.length, Length::Known(0));
+    }
+
+    #[test]
+    fn a_url_and_its_host_header_name_one_host() {
+        let check = |authority: &str, host: &str, fine: bool| {
+            let found = head(&format!("GET http://{authority}/v1/models HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            assert_eq!(found.is_ok(), fine, "{authority} {host}");
+        };
+        check("g", "g", true);
+        check("G:80", "g:8787", true);
+        check("[::1]:80", "[::1]", true);
+        check("evil.example", "localhost", false);
+        check("localhost@evil.example", "localhost", false);
+        check("localhost:8787@evil.example", "evil.example", false);
+        check("", "localhost", false);
+        assert!(head("GET http://g/v1/models HTTP/1.0\r\n\r\n").is_ok());
     }
 
     #[test]

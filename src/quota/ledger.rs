@@ -764,7 +764,7 @@ mod tests {
     /// The true time goes on steadily; the wall clock makes excursions of minutes to other days and back, and stands
     /// in 1970 at times. The upstream counts days by the true time.
     #[test]
-    fn clock_steps_neither_free_nor_freeze_a_day() {
+    fn c1_clock_steps_neither_free_nor_freeze_a_day() {
         for seed in 0..60 {
             let mut rng = Rng::seeded(seed);
             let limits = limits(&[(Metric::Rpd, 40.0)]);
@@ -830,7 +830,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_over_midnight_keeps_the_day() {
+    fn c1_a_clock_set_back_over_midnight_keeps_the_day() {
         let limits = limits(&[(Metric::Rpd, 2.0)]);
         let claims = claim(KEY, &limits);
         let mut ledger = Ledger::new();

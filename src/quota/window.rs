@@ -268,7 +268,7 @@ mod tests {
     const UTC: ResetZone = ResetZone::Fixed(0);
 
     #[test]
-    fn a_slot_counts_until_its_last_instant_is_a_whole_span_old() {
+    fn c2_a_slot_counts_until_its_last_instant_is_a_whole_span_old() {
         let mut window = Rolling::new(MINUTE);
         window.add(1, 3_600_999);
         assert_eq!(window.used(3_600_999 + 59_001), 1, "an event at .999 must not go after 59.001 s");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_for_enough_room_and_not_for_the_oldest_event() {
+    fn c2_the_wait_is_for_enough_room_and_not_for_the_oldest_event() {
         let mut window = Rolling::new(MINUTE);
         (0..10).for_each(|i| window.add(1, 3_600_000 + i * 5_000));
         let now_ms = 3_600_000 + 50_000;

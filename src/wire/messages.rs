@@ -9,12 +9,18 @@ use super::error::ApiError;
 use super::extent::{Growing, Speaker};
 use super::json::{self, Cursor};
 
+/// Tool calls of one request. Each is remembered until it is answered, and takes several times as much memory as it has
+/// bytes; a conversation of agents has some hundreds.
+const CALLS_MAX: usize = 4_096;
+
 /// Reads the messages one after another, remembering which tool calls still may be answered.
 pub(super) struct Messages<'a, 'f> {
     facts: &'f mut ChatFacts,
     /// The whole list.
     list: &'a [u8],
     max: usize,
+    /// Of all messages so far.
+    calls: usize,
     call_ids: HashSet<Cow<'a, str>>,
     /// Calls without an id that no result without an id was paired with yet.
     nameless_calls: usize,
@@ -65,6 +71,7 @@ impl<'a, 'f> Messages<'a, 'f> {
             facts,
             list: b"",
             max,
+            calls: 0,
             call_ids: HashSet::new(),
             nameless_calls: 0,
             open: Open::default(),
@@ -280,6 +287,10 @@ impl<'a, 'f> Messages<'a, 'f> {
             if !cursor.open(b'{')? {
                 return Err(bad(param(call), format!("`{}` must be an object", param(call))));
             }
+            self.calls += 1;
+            if self.calls > CALLS_MAX {
+                return Err(bad("messages", format!("more than {CALLS_MAX} tool calls")));
+            }
             if !self.tool_call(&mut cursor)? {
                 return Err(bad(param(call), format!("`{}` names no function", param(call))));
             }
@@ -381,6 +392,21 @@ mod tests {
 
     fn shape(messages: &str) -> Shape {
         read(messages).expect(messages).shape
+    }
+
+    #[test]
+    fn tool_calls_are_bounded_over_all_messages() {
+        let call = r#"{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}"#;
+        let message = |calls: usize| {
+            format!(r#"{{"role":"assistant","content":null,"tool_calls":[{}]}}"#, vec![call; calls].join(","))
+        };
+        let read = |calls: usize| {
+            let text = format!(r#"{{"messages":[{},{}]}}"#, message(calls), message(1));
+            let body = Body::parse(text.into_bytes()).expect("it is JSON");
+            ChatFacts::read(&body, 500).map(|_| ()).map_err(|error| error.message)
+        };
+        assert_eq!(read(CALLS_MAX - 1), Ok(()));
+        assert!(read(CALLS_MAX).is_err_and(|message| message.contains("4096 tool calls")));
     }
 
     const CALL: &str = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]}"#;

@@ -25,6 +25,23 @@ fn a_request_id_of_the_client_is_kept() {
 }
 
 #[test]
+fn b15_ids_never_come_twice_and_the_time_of_an_answer_includes_its_body() {
+    let slow = Step { body_delay_ms: 300, ..Step::ok() };
+    let (_alpha, mut gateway) = gateway_over([slow, Step::ok()]);
+    assert!(gateway.chat("m").ok().number("x-freeway-ms") >= 300.0, "the body came later than the head");
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..3 {
+            ids.push(gateway.chat("m").ok().header("x-request-id").expect("an id").to_owned());
+        }
+        gateway.restart();
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 9, "{ids:?}");
+}
+
+#[test]
 fn w2_a_keyless_provider_serves() {
     let alpha = mock("alpha");
     let gateway = Gateway::over([provider(&alpha).keyless()]);

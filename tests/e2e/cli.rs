@@ -408,7 +408,7 @@ fn config_check_finds_what_serve_would_refuse() {
 }
 
 #[test]
-fn one_process_owns_a_data_folder() {
+fn c10_one_process_owns_a_data_folder() {
     let (_alpha, gateway) = gateway_over([]);
     let mut terminal = Terminal::new();
     terminal.env("FREEWAY_ROOT", &gateway.folder().display().to_string());

@@ -111,6 +111,8 @@ fn the_unit_does_what_the_program_expects_of_it() {
     assert_eq!(value("RestartPreventExitStatus"), "78");
     assert_eq!(value("StateDirectory"), "freeway");
     assert_eq!(value("Environment"), "FREEWAY_ROOT=/var/lib/freeway");
+    // A thread for each connection that there may be, and the workers.
+    assert!(value("TasksMax").parse::<u32>().is_ok_and(|tasks| tasks >= 1_024 + 512));
     // `RemoveIPC=` would throw away the counters that a crash is to spare.
     assert!(!unit.lines().any(|line| line.starts_with("RemoveIPC=")));
     let sysusers = read("deploy/sysusers.conf");

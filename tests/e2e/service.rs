@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::harness::Gateway;
+use crate::harness::*;
 
 /// How long a message may take. It takes milliseconds, but the machine may be busy.
 const MESSAGE_MAX: Duration = Duration::from_secs(20);
@@ -26,6 +26,13 @@ impl Manager {
 
     fn place(&self) -> String {
         self.folder.path().join("notify").display().to_string()
+    }
+
+    /// Drops what has come so far.
+    fn drain(&self) {
+        self.socket.set_nonblocking(true).expect("a socket takes options");
+        while self.socket.recv(&mut [0; 4096]).is_ok() {}
+        self.socket.set_nonblocking(false).expect("a socket takes options");
     }
 
     /// The next message that has a line `wanted`; those before it are passed over.
@@ -57,6 +64,22 @@ fn the_manager_hears_ready_watchdog_reload_and_stopping() {
     manager.expect("STOPPING=1");
 }
 
+/// A large backup over a slow line takes longer than a start may take.
+#[test]
+fn the_manager_gives_a_restoration_the_time_that_it_takes() {
+    let kept = tempfile::tempdir().expect("a folder");
+    let (manager, target) = (Manager::new(), kept.path().display().to_string());
+    let with_backups = || {
+        let key = "correct horse battery";
+        Gateway::builder().env("FREEWAY_BACKUP_TARGET", &target).env("FREEWAY_BACKUP_KEY", key)
+    };
+    with_backups().start().wait_for_log("backed up to");
+    let _restored = with_backups().env("NOTIFY_SOCKET", &manager.place()).start();
+    let told = manager.expect("STATUS=Restoring the newest backup");
+    assert!(told.contains("EXTEND_TIMEOUT_USEC="), "{told}");
+    manager.expect("READY=1");
+}
+
 #[test]
 fn a_gateway_that_hangs_does_not_feed_the_watchdog() {
     let manager = Manager::new();
@@ -74,6 +97,33 @@ fn a_gateway_that_hangs_does_not_feed_the_watchdog() {
     gateway.signal("CONT");
     assert!(late <= 2, "{late} messages came from a gateway that hangs");
     manager.socket.set_read_timeout(Some(MESSAGE_MAX)).expect("a timeout");
+    manager.expect("WATCHDOG=1");
+}
+
+#[test]
+fn a_gateway_whose_places_are_all_taken_is_busy_and_not_dead() {
+    /// The fewest connections that can be set.
+    const CONNECTIONS: usize = 16;
+    let manager = Manager::new();
+    let alpha = mock_that("alpha", [Step::hang().times(FOREVER)]);
+    let gateway = Gateway::builder()
+        .provider(provider(&alpha))
+        .settings(json!({"server": {"connections": CONNECTIONS}}))
+        .env("NOTIFY_SOCKET", &manager.place())
+        .env("WATCHDOG_USEC", "400000")
+        .start();
+    let _busy: Vec<Wire> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut wire = gateway.wire();
+            wire.send(Request::chat(&hello("m")).bytes());
+            wire
+        })
+        .collect();
+    eventually("all are being served", || chats(&alpha).len() == CONNECTIONS);
+    gateway.wire().answer().error(503, "overloaded");
+    // What was sent before is passed over.
+    manager.drain();
+    manager.expect("WATCHDOG=1");
     manager.expect("WATCHDOG=1");
 }
 

@@ -200,6 +200,13 @@ def operator_routes(walk):
     walk.check("GET /api/logs", logs)
     walk.check("GET /api/route", route)
 
+    def backups():
+        _, body = walk.ok(walk.get("/api/backups"))
+        assert body["on"] is False and body["backups"] == [], body
+        walk.refused(walk.post("/api/backup", {}), 503, "backup_error")
+
+    walk.check("GET /api/backups, POST /api/backup without a target", backups)
+
 
 def main():
     if len(sys.argv) != 2:

@@ -235,6 +235,7 @@ fn http_02_bombs_lies_and_unknown_codings_are_refused() {
             ("gzip", &twice, 400),
             ("gzip", &plain, 400),
             ("gzip", &binary, 400),
+            ("gzip", &gzip(b"").repeat(300_000), 400),
             ("gzip", &cut[..cut.len() - 6].to_vec(), 400),
             ("zstd", &binary, 415),
             ("br", &binary, 415),
@@ -256,6 +257,57 @@ fn http_02_bombs_lies_and_unknown_codings_are_refused() {
             assert!(status == 413 || status == 503, "{status}");
         });
         assert_eq!(siege.calls(), 0);
+    });
+}
+
+/// A list of so many of these.
+fn many(piece: &str, times: usize) -> String {
+    vec![piece; times].join(",")
+}
+
+#[test]
+fn bodies_that_weigh_more_once_they_are_read_stay_within_bounds() {
+    let user = |content: &str| format!(r#"{{"role":"user","content":{content}}}"#);
+    let call = r#"{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}"#;
+    let ids =
+        |n: usize| (0..n).map(|i| call.replace("\"c\"", &format!("\"c{i}\""))).collect::<Vec<_>>().join(",");
+    let calls = |list: String| format!(r#"{{"role":"assistant","content":null,"tool_calls":[{list}]}}"#);
+    let hi = user("\"hi\"");
+    let body = |messages: &str, rest: &str| format!(r#"{{"model":"m","messages":[{messages}]{rest}}}"#);
+    let parameters: Vec<String> = (0..400_000).map(|i| format!("\"p{i}\":1")).collect();
+    let parameters = parameters.join(",");
+    let tool = r#"{"type":"function","function":{"name":"f","parameters":{}}}"#;
+    let bodies = [
+        body(&format!("{hi},{}", calls(ids(60_000))), ""),
+        body(&format!("{hi},{}", calls(many(call, 90_000))), ""),
+        body(&user(&format!("[{}]", many(r#"{"type":"text","text":"a"}"#, 200_000))), ""),
+        body(
+            &user(&format!("[{}]", many(r#"{"type":"image_url","image_url":{"url":"data:a"}}"#, 120_000))),
+            "",
+        ),
+        body(&many(&hi, 200_000), ""),
+        body(&format!(r#"{{"role":"user","content":"hi",{parameters}}}"#), ""),
+        body(&hi, &format!(r#","tools":[{}]"#, many(tool, 90_000))),
+        body(&hi, &format!(r#","metadata":{{{parameters}}}"#)),
+        body(&hi, &format!(r#","stop":[{}]"#, many("\"a\"", 1_500_000))),
+        body(&hi, &format!(",{parameters}")),
+        body(&hi, &format!(r#","seed":{}"#, "9".repeat(7 << 20))),
+        body(&hi, &format!(r#","deep":{}"#, "[".repeat(7 << 20))),
+        body(&user(&format!("\"{}\"", "\\ud83d".repeat(1_200_000))), ""),
+    ];
+    Siege::new().upstream([Step::ok().delay_ms(200).times(FOREVER)]).run(|siege| {
+        for body in &bodies {
+            let request = Request::chat(&json!({})).body(body).bytes();
+            at_once(6, |_| {
+                let mut wire = siege.wire();
+                drop(wire.try_send(&request));
+                if let Some(head) = wire.try_head() {
+                    assert!([200, 400, 413, 503].contains(&head.status), "{}: {}", &body[..80], head.status);
+                }
+            });
+            let peak = siege.gateway.peak_rss_kib();
+            assert!(peak < RSS_KIB_MAX, "{peak} KiB after {}", &body[..80]);
+        }
     });
 }
 

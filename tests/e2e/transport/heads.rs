@@ -77,6 +77,8 @@ fn malformed_header_lines_smuggle_nothing() {
         whole("POST /v1/models HTTP/1.1\r\nhost: localhost\ncontent-length: 0\r\n\r\n", 400);
         whole("POST /v1/models HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\n", 400);
         whole("GET /v1/models HTTP/1.1\r\n\r\n", 400);
+        whole("GET http://evil.example/v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n", 400);
+        whole("CONNECT evil.example:443 HTTP/1.1\r\nhost: localhost\r\n\r\n", 400);
         whole("GET  /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n", 400);
         whole("GET /v1/mod els HTTP/1.1\r\nhost: localhost\r\n\r\n", 400);
         whole("GET /v1/models\r\n\r\n", 400);

@@ -37,7 +37,7 @@ fn first_word(wire: &mut Wire) {
 }
 
 #[test]
-fn http_12_a_client_that_leaves_during_the_wait_cuts_its_upstream() {
+fn b9_http_12_a_client_that_leaves_during_the_wait_cuts_its_upstream() {
     check_cut(&Request::chat(&hello("m")), Step::hang(), nothing, drop);
     check_cut(&streamed(), Step::hang(), nothing, Wire::reset);
 }
