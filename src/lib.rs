@@ -36,14 +36,13 @@
 //! | | `backup` | `archive` `pack` `record` `target` `unpack` | what cannot be rebuilt, sealed and put where it is safe |
 //! | story | `relay` | `admitted` `alike` `answers` `attempt` `books` `cached` `feed` `findings` `fitting` `flight` `gateway` `hydrate` `intake` `notes` `outlet` `record` `route_info` `sessions` `story` `stream` `tally` `turn` | one turn, from an admitted request to a recorded answer |
 //! | doors | `http` | `alerts` `analytics` `answer` `backups` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `head` `host` `keys` `limits` `line` `look` `metrics` `models` `outlook` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `sessions` `settings` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
-//! | | `cli` | `backup` `clients` `config` `diagnosis` `doctor` `doctor_route` `health` `init` `keys` `provider` `restore` `running` `systemd` `verify` `verify_apply` | the commands of the terminal |
+//! | | `cli` | `backup` `clients` `command` `config` `diagnosis` `doctor` `doctor_route` `health` `init` `keys` `provider` `restore` `running` `systemd` `verify` `verify_apply` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |
 //! | | `service` | | what a service manager is told, and its watchdog |
 //! | | `discover` | | model lists, fetched in the background |
 //! | | `health` | | passes over all provider keys |
 //! | | `rescue` | | what is put back from a backup at the start |
-//! | | `command` | | how commands of the terminal reach the running gateway |
 //! | | `demo` | | two scripted upstreams inside the process |
 //! | | `logger` | | the lines that people read |
 //!
@@ -78,7 +77,6 @@ pub mod relay;
 pub mod http;
 
 pub mod cli;
-pub mod command;
 pub mod demo;
 pub mod discover;
 pub mod health;

@@ -1,5 +1,6 @@
 //! What `serve` does about an empty data folder or a damaged database: it looks for a backup. Whatever comes of it, the
 //! gateway serves, and the owner is told.
+use std::io;
 use std::path::PathBuf;
 
 use crate::backup::archive::Fault;
@@ -27,8 +28,9 @@ pub fn finish_restoring(data: &std::path::Path) -> Result<(), String> {
     })
 }
 
-/// Puts back from the newest backup that opens what was lost. `None` where backups are off or there was never one.
-pub fn rescue(process: &Variables, paths: &Paths, lost: Lost) -> Option<Issue> {
+/// Puts back from the newest backup that opens what was lost; `begins` is called when it comes to that. `None` where
+/// backups are off or there was never one.
+pub fn rescue(process: &Variables, paths: &Paths, lost: Lost, begins: &dyn Fn()) -> Option<Issue> {
     // Without a database, but with keys, somebody is at work here.
     if lost == Lost::Everything && !backup::is_empty(&paths.data) {
         return None;
@@ -37,6 +39,7 @@ pub fn rescue(process: &Variables, paths: &Paths, lost: Lost) -> Option<Issue> {
     // A configuration that refuses is told by the load.
     let settings = load::settings(&paths.config, &variables).ok()?;
     let plan = Plan::new(&settings.backup, load::backup_key(&variables).as_ref(), paths)?;
+    begins();
     let (level, message) = match plan.and_then(|plan| from_backup(&plan, &variables, paths, lost)) {
         Ok(None) => return None,
         Ok(Some(message)) => (IssueLevel::Warning, message),
@@ -59,7 +62,8 @@ fn from_backup(
     let mut problems = Vec::new();
     for name in plan.target.names(&client)?.into_iter().take(TRIED_MAX) {
         let open = || -> Result<Restored, Fault> {
-            let from = plan.target.open(&client, &name).map_err(Fault::Damaged)?;
+            let from =
+                plan.target.open(&client, &name).map_err(|error| Fault::Io(io::Error::other(error)))?;
             let (key, now_ms) = (plan.key.expose(), clock::now().wall_ms);
             match lost {
                 Lost::Everything => backup::restore(from, key, &paths.data, now_ms),

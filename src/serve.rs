@@ -14,7 +14,7 @@ use crate::catalog::load::{self, Inputs};
 use crate::catalog::settings::ServerSettings;
 use crate::catalog::slots::Slots;
 use crate::catalog::{Issue, IssueLevel, boxfile};
-use crate::command;
+use crate::cli::command;
 use crate::demo::Demo;
 use crate::http::routes;
 use crate::http::server::Server;
@@ -126,9 +126,10 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
     let paths = env::places(&process, &current);
     rescue::finish_restoring(&paths.data).map_err(Refusal::failed)?;
-    let Opened { store, state: saved, sessions, issues } =
-        Store::open_or_rescue(&paths.data, &|lost| rescue::rescue(&process, &paths, lost))
-            .map_err(|error| Refusal::failed(error.to_string()))?;
+    let Opened { store, state: saved, sessions, issues } = Store::open_or_rescue(&paths.data, &|lost| {
+        rescue::rescue(&process, &paths, lost, &|| manager.restoring())
+    })
+    .map_err(|error| Refusal::failed(error.to_string()))?;
     let files = jobs::fingerprint(&paths);
     let (fingerprints, fingerprint_issue) = boxfile::fingerprints(&paths.data);
     let discovered = load::read_discovered(&paths.data);

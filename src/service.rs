@@ -19,6 +19,8 @@ use crate::relay::gateway::Gateway;
 /// How long a healthy gateway may take to answer the probe. Readers answer it by themselves, so this is generous even
 /// on a small machine under load.
 const PROBE_WAIT: Duration = Duration::from_secs(5);
+/// The longest that a backup is fetched.
+const RESTORE_MAX: Duration = Duration::from_secs(1_000);
 /// Shortest period of the watchdog that is followed; a shorter one would keep an idle machine awake.
 const PROBE_EVERY_MIN: Duration = Duration::from_millis(100);
 
@@ -48,6 +50,12 @@ impl Manager {
     /// Serving, at `address`.
     pub fn ready(&self, address: SocketAddr) {
         self.tell(&format!("READY=1\nSTATUS=Serving on http://{address}"));
+    }
+
+    /// Fetching a backup before anything else, which may take longer than a start usually does.
+    pub fn restoring(&self) {
+        let most_us = RESTORE_MAX.as_micros();
+        self.tell(&format!("EXTEND_TIMEOUT_USEC={most_us}\nSTATUS=Restoring the newest backup"));
     }
 
     /// Reading all files again.

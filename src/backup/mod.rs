@@ -21,7 +21,7 @@ use crate::base::rng::fill_random;
 use crate::base::text::Secret;
 use crate::catalog::boxfile;
 use crate::catalog::env::{Paths, read_bounded};
-use crate::catalog::load::BACKUP_KEY_VARIABLE;
+use crate::catalog::load::{BACKUP_KEY_VARIABLE, backup_key_problem};
 use crate::catalog::settings::BackupSettings;
 use crate::store::Store;
 use crate::upstream::client::Client;
@@ -30,15 +30,14 @@ use pack::About;
 pub use pack::is_empty;
 use record::{Failed, Record};
 use target::Target;
+pub use unpack::is_unfinished;
 
 /// Holds the recovery key that `freeway backup --init` made, in the data folder. It is in no backup.
 pub const KEY_FILE: &str = "backup.key";
-/// Shortest key that is taken, in characters.
-pub const KEY_MIN: usize = 16;
 const KEY_BYTES_MAX: u64 = 4_096;
-/// What a recovery key is made of: no letters that are easily mistaken for others, 32 of them.
-const ALPHABET: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz23456789w";
-const RECOVERY_LETTERS: usize = 39;
+/// What a recovery key is made of: 32 characters of which none is easily mistaken for another.
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const RECOVERY_LETTERS: usize = 40;
 const GROUP_LETTERS: usize = 5;
 
 /// What a running gateway knows of its backups.
@@ -98,20 +97,14 @@ impl KeyFrom {
     }
 }
 
-/// What is wrong with a key.
-pub fn key_problem(key: &str) -> Option<String> {
-    let short = key.chars().count() < KEY_MIN;
-    short.then(|| format!("{BACKUP_KEY_VARIABLE} is shorter than {KEY_MIN} characters; choose a longer one"))
-}
-
 /// The key of backups, and where it comes from.
 pub fn key(variable: Option<&Secret>, data: &Path) -> Result<(Secret, KeyFrom), String> {
     if let Some(key) = variable {
-        return key_problem(key.expose()).map_or(Ok((key.clone(), KeyFrom::Variable)), Err);
+        return backup_key_problem(key.expose()).map_or(Ok((key.clone(), KeyFrom::Variable)), Err);
     }
     let text =
         read_bounded(&data.join(KEY_FILE), KEY_BYTES_MAX).map_err(|error| format!("{KEY_FILE} {error}"))?;
-    let key = text.as_deref().map(str::trim).filter(|key| key.chars().count() >= KEY_MIN);
+    let key = text.as_deref().map(str::trim).filter(|key| backup_key_problem(key).is_none());
     key.map(|key| (Secret::new(key), KeyFrom::File)).ok_or_else(|| {
         format!(
             "there is no key for backups; set {BACKUP_KEY_VARIABLE}, or let `freeway backup --init` make one"
@@ -200,7 +193,13 @@ impl Making<'_> {
             return Ok(false);
         }
         let digest = packed.digest.clone();
-        record.kept = plan.target.take(self.client, packed, &record.kept, self.now_ms, plan.keep)?;
+        record.kept = plan.target.take(
+            self.client,
+            packed,
+            &record.kept,
+            (plan.key.expose(), plan.keep),
+            self.now_ms,
+        )?;
         record.digest = Some(digest);
         Ok(true)
     }
@@ -245,5 +244,3 @@ pub fn restore_database(from: impl Read, key: &str, data: &Path) -> Result<Resto
 pub fn finish_restoring(data: &Path) -> std::io::Result<()> {
     unpack::finish(data).map(drop)
 }
-
-pub use unpack::is_unfinished;

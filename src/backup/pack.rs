@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
+use ring::digest;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::archive::{Head, Sealing};
+use super::target::hint;
 use crate::base::text::hex;
 use crate::catalog::{boxfile, clients, overrides, vault};
 use crate::store::copy::{self, Talk};
@@ -88,7 +89,7 @@ pub fn pack(data: &Path, about: &About, key: &str, place: &Path) -> Result<Packe
     let mut packed = Packed { path, bytes: 0, digest: String::new() };
     write(data, about, key, &database.0, &packed.path)
         .map(|(bytes, digest)| (packed.bytes, packed.digest) = (bytes, digest))
-        .map_err(|error| format!("{}: {error}", packed.path.display()))?;
+        .map_err(|error| format!("{}: {error}{}", packed.path.display(), hint(&error)))?;
     Ok(packed)
 }
 
@@ -96,12 +97,21 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-fn write(data: &Path, about: &About, key: &str, database: &Path, to: &Path) -> io::Result<(u64, String)> {
+/// Writes the archive of these files and of this database; its length, and the digest of its content.
+pub(super) fn write(
+    data: &Path,
+    about: &About,
+    key: &str,
+    database: &Path,
+    to: &Path,
+) -> io::Result<(u64, String)> {
     let file = create(to)?;
     let head = Head { schema: copy::schema_version(), created_ms: about.created_ms };
     let sealing = Sealing::new(BufWriter::new(&file), head, key)?;
-    let mut out =
-        Entries { out: DeflateEncoder::new(sealing, Compression::default()), digest: Sha256::new() };
+    let mut out = Entries {
+        out: DeflateEncoder::new(sealing, Compression::default()),
+        digest: digest::Context::new(&digest::SHA256),
+    };
     let description = serde_json::to_vec(about)?;
     // Its date is no content.
     out.out.write_all(&entry_head(ABOUT, description.len() as u64))?;
@@ -119,7 +129,7 @@ fn write(data: &Path, about: &About, key: &str, database: &Path, to: &Path) -> i
     }
     out.entry(DATABASE, File::open(database)?)?;
     out.add(&[0], true)?;
-    let digest = hex(&out.digest.finalize());
+    let digest = hex(out.digest.finish().as_ref());
     out.out.finish()?.finish()?.flush()?;
     file.sync_all()?;
     Ok((file.metadata()?.len(), digest))
@@ -128,7 +138,7 @@ fn write(data: &Path, about: &About, key: &str, database: &Path, to: &Path) -> i
 /// Entries on their way into an archive.
 struct Entries<W: Write> {
     out: W,
-    digest: Sha256,
+    digest: digest::Context,
 }
 
 impl<W: Write> Entries<W> {

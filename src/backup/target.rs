@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::archive::{Fault, Opening};
 use super::pack::Packed;
 use super::record::Kept;
 use crate::base::text::{Secret, percent_decode};
@@ -98,7 +99,7 @@ impl Target {
                 let hint = match error.kind() {
                     // Its parent is not made: it may be a disk that is not mounted.
                     io::ErrorKind::NotFound => "; make it, or mount the disk that it is on",
-                    _ => "",
+                    _ => hint(&error),
                 };
                 Err(format!("backup.target: the folder {} cannot be made: {error}{hint}", folder.display()))
             }
@@ -107,14 +108,15 @@ impl Target {
     }
 
     /// Takes in an archive under a name that tells `at_ms`, and removes what is too much; what is there then, oldest
-    /// first. `known` is what was put there before, as far as that is remembered.
+    /// first. `known` is what was put there before, as far as that is remembered. What is sealed under another key than
+    /// `key` stays: after a mishap with keys it may be the only good one.
     pub fn take(
         &self,
         client: &Client,
         packed: Packed,
         known: &[Kept],
+        (key, keep): (&str, usize),
         at_ms: u64,
-        keep: usize,
     ) -> Result<Vec<Kept>, String> {
         let mut kept = match self {
             Target::Folder(folder) => {
@@ -133,22 +135,34 @@ impl Target {
         }
         kept.push(Kept { name, at, bytes });
         let excess = kept.len().saturating_sub(keep.max(1));
+        let (foreign, old): (Vec<Kept>, Vec<Kept>) =
+            kept.drain(..excess).partition(|old| self.is_foreign(client, &old.name, key));
+        for Kept { name, .. } in &foreign {
+            log::warn!("the old backup {name} is sealed under another key and stays; remove it yourself");
+        }
+        kept.splice(..0, foreign);
         if let Target::Web(web) = self {
             // Before anything goes: a name too few is better than one too many.
-            web.put_list(client, &kept[excess..])?;
+            web.put_list(client, &kept)?;
         }
-        let removed = |old: &Kept| match self {
-            Target::Folder(folder) => {
-                fs::remove_file(folder.join(&old.name)).map_err(|error| error.to_string())
-            }
-            Target::Web(web) => web.delete(client, &old.name),
-        };
-        for old in kept.drain(..excess) {
-            if let Err(error) = removed(&old) {
+        for old in old {
+            let removed = match self {
+                Target::Folder(folder) => {
+                    fs::remove_file(folder.join(&old.name)).map_err(|error| error.to_string())
+                }
+                Target::Web(web) => web.delete(client, &old.name),
+            };
+            if let Err(error) = removed {
                 log::warn!("the old backup {} cannot be removed: {error}; remove it yourself", old.name);
             }
         }
         Ok(kept)
+    }
+
+    /// Whether a backup is known to be sealed under another key.
+    fn is_foreign(&self, client: &Client, name: &str, key: &str) -> bool {
+        let opened = self.open(client, name).map(|source| Opening::new(source, key, u16::MAX));
+        matches!(opened, Ok(Err(Fault::WrongKey)))
     }
 
     /// The names of the backups there, the newest first.
@@ -171,6 +185,17 @@ impl Target {
                 web.get(client, &web.url(name), FILE_MAX).map(|body| Source::Web(Box::new(body)))
             }
         }
+    }
+}
+
+/// What to do about a folder that cannot be written.
+pub fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; let the user that runs the gateway write there (under systemd by `ReadWritePaths=` too, see docs/OPERATING.md)"
+        }
+        io::ErrorKind::StorageFull => "; free some space there, or set backup.keep lower",
+        _ => "",
     }
 }
 

@@ -185,3 +185,97 @@ fn remove(staging: &Path) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::super::pack;
+    use super::*;
+
+    const KEY: &str = "correct horse battery";
+    const NOW: u64 = 1_796_022_909_000;
+
+    /// A folder with `data/`, and an archive of the files and the database that `change` left.
+    fn archive(change: impl FnOnce(&Path)) -> (tempfile::TempDir, Vec<u8>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data");
+        fs::create_dir(&data).expect("made");
+        fs::write(data.join("clients.json"), "old clients").expect("written");
+        copy::adopt(&data.join(DATABASE)).expect("a fresh database");
+        change(&data.join(DATABASE));
+        let about = About { version: "0".into(), created_ms: NOW, sessions: false };
+        let to = folder.path().join("archive");
+        pack::write(&data, &about, KEY, &data.join(DATABASE), &to).expect("written");
+        let bytes = fs::read(to).expect("read");
+        (folder, bytes)
+    }
+
+    #[test]
+    fn a_database_of_an_earlier_version_is_brought_up_to_date() {
+        let (folder, archive) = archive(|database| {
+            // As the second version made it.
+            let old = Connection::open(database).expect("opened");
+            let sql = "DROP TABLE hourly; DROP TABLE hourly_error; DROP TABLE rolled;
+                       ALTER TABLE request DROP COLUMN request_id; ALTER TABLE request DROP COLUMN saved_nano_usd;
+                       INSERT INTO state VALUES ('meter:key/a', '{}'); PRAGMA user_version=2; PRAGMA journal_mode=DELETE";
+            old.execute_batch(sql).expect("changed");
+        });
+        let to = folder.path().join("new");
+        unpack(&archive[..], KEY, &to).expect("it is whole").place(NOW).expect("placed");
+        let opened = crate::store::Store::open(&to).expect("nobody else has it");
+        assert_eq!((opened.issues.len(), opened.state.len()), (0, 1));
+        let newest = Connection::open(to.join(DATABASE)).expect("opened");
+        drop(opened);
+        let version: u16 = newest.query_row("PRAGMA user_version", [], |row| row.get(0)).expect("read");
+        assert_eq!(version, copy::schema_version());
+    }
+
+    #[test]
+    fn a_power_cut_at_any_moment_leaves_the_old_or_the_new() {
+        let (folder, archive) = archive(|_| {});
+        // What is moved in which order is not the point: each state in between is one that a power cut may leave.
+        for moved in 0..=3 {
+            let data = folder.path().join(format!("data-{moved}"));
+            fs::create_dir(&data).expect("made");
+            for name in ["clients.json", "overrides.json", DATABASE] {
+                fs::write(data.join(name), "of before").expect("written");
+            }
+            let mut staged = unpack(&archive[..], KEY, &data).expect("it is whole");
+            let staging = data.join(STAGING);
+            let list = format!("{ASIDE}then\n{}", std::mem::take(&mut staged.names).join("\n"));
+            fs::write(staging.join(READY), list).expect("written");
+            drop(staged);
+            assert!(is_unfinished(&data), "what is ready is kept");
+            fs::create_dir(data.join(format!("{ASIDE}then"))).expect("made");
+            let aside = |name: &str| data.join(format!("{ASIDE}then")).join(name);
+            let steps: [(PathBuf, PathBuf); 3] = [
+                (data.join("clients.json"), aside("clients.json")),
+                (staging.join("clients.json"), data.join("clients.json")),
+                (data.join("overrides.json"), aside("overrides.json")),
+            ];
+            for (from, to) in &steps[..moved] {
+                fs::rename(from, to).expect("moved");
+            }
+            assert_eq!(finish(&data).expect("finished"), Some(data.join(format!("{ASIDE}then"))));
+            assert_eq!(fs::read_to_string(data.join("clients.json")).expect("there"), "old clients");
+            assert!(!data.join("overrides.json").exists(), "the backup has none");
+            for name in ["clients.json", "overrides.json", DATABASE] {
+                assert_eq!(fs::read_to_string(aside(name)).expect("kept"), "of before", "{moved}");
+            }
+            assert!(fs::read(data.join(DATABASE)).expect("there").starts_with(b"SQLite format 3"));
+            assert!(!staging.exists() && !is_unfinished(&data));
+            assert_eq!(finish(&data).expect("nothing to do"), None);
+        }
+    }
+
+    #[test]
+    fn what_was_unpacked_and_is_not_wanted_leaves_no_trace() {
+        let (folder, archive) = archive(|_| {});
+        let data = folder.path().join("data");
+        drop(unpack(&archive[..], KEY, &data).expect("it is whole"));
+        assert!(!data.join(STAGING).exists());
+        assert!(matches!(unpack(&archive[..archive.len() - 1], KEY, &data), Err(Fault::Cut)));
+        assert!(!data.join(STAGING).exists());
+    }
+}

@@ -1,5 +1,6 @@
 //! Histograms of durations with buckets that widen with the value, so that a few bytes tell a percentile to within a
 //! few per cent. Sums are kept beside them, so averages are exact. Pure.
+use super::varint::{push_number, take_number};
 
 /// Buckets per doubling are two to the power of this.
 const SUB_BITS: u32 = 4;
@@ -90,7 +91,7 @@ impl Histogram {
     }
 
     /// The stored form: the sum, then for each bucket in use its distance from the one before and its count, all as
-    /// numbers of seven bits a byte. Empty when nothing was counted.
+    /// [varints](super::varint). Empty when nothing was counted.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         if self.count == 0 {
@@ -121,27 +122,6 @@ impl Sparse {
             self.pairs.push((bucket, count));
         }
     }
-}
-
-fn push_number(out: &mut Vec<u8>, mut number: u64) {
-    while number > 0x7f {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn take_number(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0_u64;
-    for place in 0..10 {
-        let (byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        number |= u64::from(byte & 0x7f).checked_shl(7 * place)?;
-        if byte & 0x80 == 0 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

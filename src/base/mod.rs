@@ -8,3 +8,4 @@ pub mod histogram;
 pub mod redact;
 pub mod rng;
 pub mod text;
+pub mod varint;

@@ -135,6 +135,7 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
     let sealed = pasted.keys.iter().map(|key| key.secret.clone()).chain(passphrase.map(Secret::new));
     let backup_key = backup_key(&variables);
     let sealed = sealed.chain(backup_key.clone());
+    issues.extend(backup_key.as_ref().and_then(short_backup_key));
     let redactor = Redactor::new(keys.chain(secrets.iter().cloned()).chain(woven).chain(sealed));
     for issue in &mut issues {
         // Messages quote what is wrong.
@@ -163,6 +164,22 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
 
 /// The variable that holds the key of backups.
 pub const BACKUP_KEY_VARIABLE: &str = "FREEWAY_BACKUP_KEY";
+
+/// Shortest key of backups that is taken, in characters.
+const BACKUP_KEY_MIN: usize = 16;
+
+fn short_backup_key(key: &Secret) -> Option<Issue> {
+    let message = backup_key_problem(key.expose())?;
+    Some(Issue { file: "environment".into(), provider: None, level: IssueLevel::Error, message })
+}
+
+/// What is wrong with a key of backups.
+pub fn backup_key_problem(key: &str) -> Option<String> {
+    let short = key.chars().count() < BACKUP_KEY_MIN;
+    short.then(|| {
+        format!("{BACKUP_KEY_VARIABLE} is shorter than {BACKUP_KEY_MIN} characters; choose a longer one")
+    })
+}
 
 /// The key of backups, where the variable sets one.
 pub fn backup_key(variables: &Variables) -> Option<Secret> {

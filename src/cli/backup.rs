@@ -4,15 +4,16 @@ use std::ffi::OsString;
 use lexopt::prelude::*;
 use serde_json::{Value, json};
 
-use super::{DONE, Failure, World, issue_lines};
+use super::command;
+use super::{DONE, Failure, World, issue_line, issue_lines};
 use crate::backup::record::Record;
 use crate::backup::{self, Making, Plan, When};
 use crate::base::clock;
 use crate::catalog::env::{self, Paths};
 use crate::catalog::load;
 use crate::catalog::settings::Settings;
-use crate::command;
-use crate::http::backups::{made, told};
+use crate::http::backups::{made, size, told};
+use crate::rescue;
 use crate::store::{self, OpenError, Store};
 use crate::upstream::client::{Client, ClientConfig};
 
@@ -110,10 +111,15 @@ fn back_up(known: &Known, paths: &Paths, json: bool, world: &mut World<'_>) -> R
         let message = format!("there is nothing to back up in {} yet", paths.data.display());
         return Err(Failure::Failed(message));
     }
-    let opened = match Store::open(&paths.data) {
+    // As `serve` would: an empty database in the place of a damaged one is nothing to back up.
+    let rescue = |lost| rescue::rescue(&world.process, paths, lost, &|| ());
+    let opened = match Store::open_or_rescue(&paths.data, &rescue) {
         Ok(opened) => opened,
         Err(OpenError::Locked(_)) => return by_gateway(paths, json, world),
     };
+    for issue in &opened.issues {
+        world.complain(format!("freeway: {}", issue_line(issue)));
+    }
     let plan = known.plan(paths).ok_or_else(no_target)?;
     let making = Making {
         paths,
@@ -154,9 +160,9 @@ fn by_gateway(paths: &Paths, json: bool, world: &mut World<'_>) -> Result<u8, Fa
         return Ok(DONE);
     }
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let kib = answer["backup"]["bytes"].as_u64().unwrap_or_default().div_ceil(1_024);
+    let size = size(answer["backup"]["bytes"].as_u64().unwrap_or_default());
     let (target, name) = (text(&answer["target"]), text(&answer["backup"]["name"]));
-    world.say(format!("backed up to {target}: {name} ({kib} KiB)"));
+    world.say(format!("backed up to {target}: {name} ({size})"));
     Ok(DONE)
 }
 

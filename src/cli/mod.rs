@@ -14,6 +14,7 @@ use crate::catalog::{Issue, boxfile};
 
 pub mod backup;
 pub mod clients;
+pub mod command;
 pub mod config;
 pub mod diagnosis;
 pub mod doctor;

@@ -46,12 +46,24 @@ pub fn address(settings: &Settings, port: Option<u16>) -> Result<SocketAddr, Fai
 
 /// Gets `path` from the gateway at `address`.
 pub fn get(address: SocketAddr, path: &str, admin_key: Option<&Secret>) -> io::Result<Reply> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    exchange(stream, "GET", path, admin_key, PATIENCE)
+}
+
+/// Sends a request without a body over a connection to a gateway, and reads the answer.
+pub fn exchange(
+    mut stream: TcpStream,
+    method: &str,
+    path: &str,
+    key: Option<&Secret>,
+    patience: Duration,
+) -> io::Result<Reply> {
+    stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let host = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port());
-    let key = admin_key.map(|key| format!("authorization: Bearer {}\r\n", key.expose())).unwrap_or_default();
-    let head = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n{key}connection: close\r\n\r\n");
+    let host = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), stream.peer_addr()?.port());
+    let key = key.map(|key| format!("authorization: Bearer {}\r\n", key.expose())).unwrap_or_default();
+    let kind = if method == "GET" { "" } else { "content-type: application/json\r\ncontent-length: 0\r\n" };
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{key}{kind}connection: close\r\n\r\n");
     stream.write_all(head.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_MAX).read_to_end(&mut answer)?;

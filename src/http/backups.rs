@@ -104,7 +104,8 @@ pub fn told(record: &Record) -> String {
     format!("backed up to {}: {last}", record.target.as_deref().unwrap_or_default())
 }
 
-fn size(bytes: u64) -> String {
+/// A length for people.
+pub fn size(bytes: u64) -> String {
     match bytes {
         0..1_048_576 => format!("{} KiB", bytes.div_ceil(1_024)),
         _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),

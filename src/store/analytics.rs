@@ -82,11 +82,7 @@ pub fn report(seen: &Seen, span: &Span, filter: &Filter) -> Result<Report, rusql
     let (from_hour, to_hour) = span.hours();
     if let Some(connection) = &seen.connection {
         rollup::read_cells(connection, from_hour, to_hour, |cell, stored| {
-            tally.add(cell, |figures| {
-                figures.totals.add(&stored.totals);
-                figures.latency.add_sparse(&stored.latency);
-                figures.first_token.add_sparse(&stored.first_token);
-            });
+            tally.add(cell, |figures| stored.add_to(figures));
         })?;
         read_errors(connection, from_hour, to_hour, |cell, code, requests| tally.fail(cell, code, requests))?;
         let ids = (rollup::first_id_of(from_hour), rollup::first_id_of(to_hour));

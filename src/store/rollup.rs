@@ -3,7 +3,7 @@
 //!
 //! A row is either in the roll-ups or still to be read by itself: [`next_id`] is the border, and both sides of it change
 //! in one transaction. So a view that adds cells and rows counts each request once, at any moment and after any end.
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::BTreeMap;
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row as Record, Transaction, params, params_from_iter};
@@ -13,6 +13,7 @@ use super::figures::{Figures, Sample, TOTALS, Totals};
 use super::names::Names;
 use super::row::{ROWS_PER_MS, RowKind, RowOutcome};
 use crate::base::histogram::Sparse;
+use crate::base::varint::{push_number, take_number};
 
 pub const HOUR_MS: u64 = 3_600_000;
 
@@ -179,30 +180,52 @@ fn add_all_time(
 
 /// Adds to the cells that are there.
 fn write_cells(transaction: &Transaction<'_>, mut cells: BTreeMap<Cell, Figures>) -> Result<(), Failure> {
-    let (Some(first), Some(last)) = (cells.keys().next().copied(), cells.keys().next_back().copied()) else {
-        return Ok(());
-    };
-    read_cells(transaction, first.hour, last.hour + 1, |cell, there| {
-        if let Entry::Occupied(mut cell) = cells.entry(cell) {
-            let figures = cell.get_mut();
-            figures.totals.add(&there.totals);
-            figures.latency.add_sparse(&there.latency);
-            figures.first_token.add_sparse(&there.first_token);
+    let mut hours: Vec<i64> = cells.keys().map(|cell| cell.hour).collect();
+    hours.dedup();
+    let mut put = transaction.prepare("INSERT OR REPLACE INTO hourly VALUES (?1, ?2)")?;
+    for hour in hours {
+        read_cells(transaction, hour, hour + 1, |cell, there| {
+            there.add_to(cells.entry(cell).or_default());
+        })?;
+        let of_hour =
+            |hour| Cell { hour, model: i64::MIN, key: i64::MIN, client: i64::MIN, kind: RowKind::Chat };
+        let mut packed = Vec::new();
+        for (cell, figures) in cells.range(of_hour(hour)..of_hour(hour + 1)) {
+            pack(cell, figures, &mut packed);
         }
-    })?;
-    let places: Vec<String> = (1..=5 + TOTALS + 2).map(|place| format!("?{place}")).collect();
-    let mut put =
-        transaction.prepare(&format!("INSERT OR REPLACE INTO hourly VALUES ({})", places.join(", ")))?;
-    for (cell, figures) in cells {
-        let place = [cell.hour, cell.model, cell.key, cell.client, cell.kind.code()];
-        for (at, number) in place.into_iter().chain(figures.totals.numbers().map(number_of)).enumerate() {
-            put.raw_bind_parameter(at + 1, number)?;
-        }
-        put.raw_bind_parameter(5 + TOTALS + 1, figures.latency.encode())?;
-        put.raw_bind_parameter(5 + TOTALS + 2, figures.first_token.encode())?;
-        put.raw_execute()?;
+        put.execute(params![hour, packed])?;
     }
     Ok(())
+}
+
+/// Appends a cell: its names, its kind, its sums, and its histograms, each behind its length.
+fn pack(cell: &Cell, figures: &Figures, out: &mut Vec<u8>) {
+    let place = [cell.model, cell.key, cell.client, cell.kind.code()].map(|number| number.max(0) as u64);
+    place.into_iter().chain(figures.totals.numbers()).for_each(|number| push_number(out, number));
+    for histogram in [&figures.latency, &figures.first_token] {
+        let bytes = histogram.encode();
+        push_number(out, bytes.len() as u64);
+        out.extend_from_slice(&bytes);
+    }
+}
+
+/// Takes a cell off the front; `None` at the end, and at what makes no sense, as in a damaged file.
+fn unpack(hour: i64, bytes: &mut &[u8], stored: &mut Stored) -> Option<Cell> {
+    let mut number = || i64::try_from(take_number(bytes)?).ok();
+    let (model, key, client) = (number()?, number()?, number()?);
+    let cell = Cell { hour, model, key, client, kind: RowKind::by_code(number()?)? };
+    let mut numbers = [0; TOTALS];
+    for number in &mut numbers {
+        *number = take_number(bytes)?;
+    }
+    stored.totals = Totals::of_numbers(numbers);
+    for histogram in [&mut stored.latency, &mut stored.first_token] {
+        let length = usize::try_from(take_number(bytes)?).ok()?;
+        let (encoded, rest) = bytes.split_at_checked(length)?;
+        histogram.decode(encoded);
+        *bytes = rest;
+    }
+    Some(cell)
 }
 
 /// A stored cell.
@@ -213,6 +236,15 @@ pub struct Stored {
     pub first_token: Sparse,
 }
 
+impl Stored {
+    /// Adds the cell to other figures.
+    pub fn add_to(&self, figures: &mut Figures) {
+        figures.totals.add(&self.totals);
+        figures.latency.add_sparse(&self.latency);
+        figures.first_token.add_sparse(&self.first_token);
+    }
+}
+
 /// Shows every cell from one hour up to another, in the order of time.
 pub fn read_cells(
     connection: &Connection,
@@ -220,20 +252,15 @@ pub fn read_cells(
     to_hour: i64,
     mut see: impl FnMut(Cell, &Stored),
 ) -> Result<(), rusqlite::Error> {
-    let mut select = connection.prepare("SELECT * FROM hourly WHERE hour >= ?1 AND hour < ?2")?;
+    let mut select = connection.prepare("SELECT hour, cells FROM hourly WHERE hour >= ?1 AND hour < ?2")?;
     let mut rows = select.query([from_hour, to_hour])?;
     // One for all: its buffers are used again and again.
     let mut stored = Stored::default();
     while let Some(row) = rows.next()? {
-        let kind = RowKind::by_code(row.get(4)?);
-        let kind = kind.ok_or_else(|| rusqlite::Error::InvalidColumnType(4, "kind".into(), Type::Integer))?;
-        let cell =
-            Cell { hour: row.get(0)?, model: row.get(1)?, key: row.get(2)?, client: row.get(3)?, kind };
-        stored.totals = read_totals(row, 5)?;
-        let blob = |column: usize| row.get_ref(column)?.as_blob().map_err(rusqlite::Error::from);
-        stored.latency.decode(blob(5 + TOTALS)?);
-        stored.first_token.decode(blob(5 + TOTALS + 1)?);
-        see(cell, &stored);
+        let (hour, mut packed) = (row.get(0)?, row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?);
+        while let Some(cell) = unpack(hour, &mut packed, &mut stored) {
+            see(cell, &stored);
+        }
     }
     Ok(())
 }

@@ -257,28 +257,34 @@ def all_at_once(bench, wide):
               nginx=first["nginx"] - first["direct"], direct=f"({first['direct']:.3f})", gauge=gauge)
 
 
-def example(bench, name, figure):
-    """Runs one of examples/, and reads the figure that it prints."""
+def example(bench, name):
+    """Runs one of examples/, and reads the figures that it prints, a name and a number in each line."""
     say(name)
     with bench.gauge() as gauge:
         ran = subprocess.run(["cargo", "run", "--quiet", "--locked", "--release", "--example", name], cwd=TOP,
                              text=True, stdout=subprocess.PIPE, check=True)
-    found = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith(f"{figure} ")]
-    if not found:
-        sys.exit(f"bench: examples/{name}.rs printed no `{figure}` line:\n{ran.stdout}")
-    return float(found[0]), gauge
+    lines = (line.split() for line in ran.stdout.splitlines())
+    return {words[0]: float(words[1]) for words in lines if len(words) == 2}, gauge
 
 
 def planning(bench):
     """The time to plan one request over a large catalogue: the slowest strategy."""
-    us, gauge = example(bench, "plan_cost", "plan_us")
-    bench.row("planning one request, slowest strategy, 40 providers, 1,500 models, 120 keys", "µs", us, 20, 10, gauge=gauge)
+    found, gauge = example(bench, "plan_cost")
+    bench.row("planning one request, slowest strategy, 40 providers, 1,500 models, 120 keys", "µs", found["plan_us"], 20, 10,
+              gauge=gauge)
 
 
 def refitting(bench):
     """The time to make a long conversation fit a small window, with a summary."""
-    ms, gauge = example(bench, "refit_cost", "refit_ms")
-    bench.row("refitting a conversation of 2,000 messages", "ms", ms, 20, 5, gauge=gauge)
+    found, gauge = example(bench, "refit_cost")
+    bench.row("refitting a conversation of 2,000 messages", "ms", found["refit_ms"], 20, 5, gauge=gauge)
+
+
+def history(bench):
+    """90 days of one request in ten seconds: the slowest view, and the file."""
+    found, gauge = example(bench, "history_cost")
+    bench.row("the slowest view over 90 days of one request in 10 s", "ms", found["history_view_ms"], 150, gauge=gauge)
+    bench.row("the file of these 90 days", "MiB", found["history_file_mib"], 256)
 
 
 def scanning(bench):
@@ -357,6 +363,7 @@ def run(bench):
     planning(bench)
     scanning(bench)
     refitting(bench)
+    history(bench)
     bench.row("stripped binary", "MiB", (TARGET / "freeway").stat().st_size / MIB, 8, 6.5)
 
 

@@ -3,7 +3,6 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -207,14 +206,18 @@ fn a_server_takes_them_by_put_and_gives_them_back() {
 
 #[test]
 fn they_are_made_by_themselves_when_something_changed() {
-    let alpha = mock("alpha");
+    let (alpha, clock) = (mock("alpha"), Clock::shifted_by(0));
     let (_folder, target) = place();
-    let mut gateway = backed_up(&alpha, &target).start();
+    let mut gateway = clock.of(backed_up(&alpha, &target)).env("FREEWAY_LOG", "debug").start();
     gateway.wait_for_log("backed up to");
     assert_eq!(names(&target).len(), 1);
     gateway.restart();
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(names(&target).len(), 1, "one a day");
+    clock.pass(25 * 3_600);
+    gateway.wait_for_log("nothing changed since the last backup");
+    assert_eq!(names(&target).len(), 1);
+    paste(&gateway);
+    clock.pass(51 * 3_600);
+    eventually("the change is backed up", || names(&target).len() == 2);
 }
 
 #[test]
@@ -297,4 +300,40 @@ fn a_wrong_key_restores_nothing_and_keeps_nobody_from_serving() {
     other.chat("m").error(503, "no_provider_configured");
     paste(&other);
     other.chat("m").ok();
+}
+
+/// A new key, and backups under the old one: they may be the only ones that hold what was lost.
+#[test]
+fn backups_under_another_key_are_never_pushed_out() {
+    let (alpha, shelf) = (mock("alpha"), Shelf::start());
+    let (_folder, target) = place();
+    for target in [target, shelf.url("")] {
+        let settings = json!({"backup": {"keep": 2}});
+        let gateway = backed_up(&alpha, &target).settings(settings.clone()).start();
+        let first = back_up(&gateway)["backup"]["name"].clone();
+        drop(gateway);
+        let mut other = backed_up(&alpha, &target)
+            .env("FREEWAY_BACKUP_KEY", "quite another key")
+            .settings(settings)
+            .start();
+        let made: Vec<Value> = (0..3).map(|_| back_up(&other)["backup"]["name"].clone()).collect();
+        let kept = other.get("/api/backups").ok().at("/backups");
+        let kept: Vec<&Value> = kept.as_array().expect("a list").iter().map(|kept| &kept["name"]).collect();
+        assert_eq!(kept, [&made[2], &made[1], &first]);
+        other.wait_for_log("is sealed under another key and stays");
+        other.stop();
+        other.set_env("FREEWAY_BACKUP_KEY", KEY);
+        let place = format!("{}/{}", target.trim_end_matches('/'), first.as_str().expect("a name"));
+        other.command(&format!("restore {place} --force --json")).ok();
+    }
+}
+
+#[test]
+fn a_demo_leaves_the_owners_backups_alone() {
+    let alpha = mock("alpha");
+    let (_folder, target) = place();
+    let gateway = backed_up(&alpha, &target).demo().start();
+    gateway.wait_for_log("backed up to");
+    assert!(!Path::new(&target).exists());
+    assert_ne!(gateway.get("/api/backups").ok().at("/target"), json!(target));
 }

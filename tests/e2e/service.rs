@@ -64,6 +64,22 @@ fn the_manager_hears_ready_watchdog_reload_and_stopping() {
     manager.expect("STOPPING=1");
 }
 
+/// A large backup over a slow line takes longer than a start may take.
+#[test]
+fn the_manager_gives_a_restoration_the_time_that_it_takes() {
+    let kept = tempfile::tempdir().expect("a folder");
+    let (manager, target) = (Manager::new(), kept.path().display().to_string());
+    let with_backups = || {
+        let key = "correct horse battery";
+        Gateway::builder().env("FREEWAY_BACKUP_TARGET", &target).env("FREEWAY_BACKUP_KEY", key)
+    };
+    with_backups().start().wait_for_log("backed up to");
+    let _restored = with_backups().env("NOTIFY_SOCKET", &manager.place()).start();
+    let told = manager.expect("STATUS=Restoring the newest backup");
+    assert!(told.contains("EXTEND_TIMEOUT_USEC="), "{told}");
+    manager.expect("READY=1");
+}
+
 #[test]
 fn a_gateway_that_hangs_does_not_feed_the_watchdog() {
     let manager = Manager::new();

@@ -116,6 +116,12 @@ impl Builder {
         self
     }
 
+    /// As `freeway serve --demo`.
+    pub fn demo(mut self) -> Builder {
+        self.args.push("--demo".into());
+        self
+    }
+
     /// Grants the program no more than so many descriptors. The shell that sets the limit becomes the program.
     pub fn descriptor_limit(mut self, limit: u32) -> Builder {
         let script = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");

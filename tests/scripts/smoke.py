@@ -195,6 +195,13 @@ def operator_routes(walk):
     walk.check("GET /api/providers", providers)
     walk.check("GET /api/logs", logs)
 
+    def backups():
+        _, body = walk.ok(walk.get("/api/backups"))
+        assert body["on"] is False and body["backups"] == [], body
+        walk.refused(walk.post("/api/backup", {}), 503, "backup_error")
+
+    walk.check("GET /api/backups, POST /api/backup without a target", backups)
+
 
 def main():
     if len(sys.argv) != 2:

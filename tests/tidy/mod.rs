@@ -370,7 +370,7 @@ fn the_readme_names_only_commands_that_exist() {
         .skip(1)
         .zip(readme.match_indices("make "))
         .filter(|(_, (at, _))| readme[..*at].ends_with(['`', '\n']))
-        .map(|(rest, _)| rest.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default())
+        .map(|(rest, _)| rest.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap_or_default())
         .collect();
     assert!(named.contains(&"demo") && named.contains(&"test"), "the README shows how to try and test it");
     none(
@@ -389,6 +389,7 @@ fn the_documents_point_only_at_files_that_exist() {
         "CHANGELOG.md",
         "tests/bench/README.md",
         "docs/SECURITY.md",
+        "docs/OPERATING.md",
         "docs/ADDING-A-PROVIDER.md",
     ] {
         let text =
@@ -450,3 +451,21 @@ They live in `freeway.config.json`, which takes comments and trailing commas. A 
 is `{\"server\": {\"workers\": 64}}`. A variable wins over the file, a real one over one in `.env`. An unknown name is a
 warning with a suggestion; a wrong type or value stops the start and says where. `freeway config check` tells both.
 ";
+
+/// Whoever meets a reason in `/readyz` finds it in the guide.
+#[test]
+fn the_operating_guide_explains_every_reason() {
+    let guide = fs::read_to_string(top().join("docs/OPERATING.md")).expect("docs/OPERATING.md is there");
+    let read =
+        |name: &str| fs::read_to_string(top().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let (views, store) = (read("src/http/views.rs"), read("src/store/mod.rs"));
+    let pushed =
+        views.split("reasons.push(\"").skip(1).map(|rest| rest.split('"').next().unwrap_or_default());
+    let codes =
+        store.split("const fn code(").nth(1).and_then(|rest| rest.split('}').next()).expect("the codes");
+    let troubles = codes.split('"').skip(1).step_by(2);
+    let reasons: Vec<&str> = pushed.chain(troubles).collect();
+    assert!(reasons.len() >= 10, "they are found: {reasons:?}");
+    let missing = reasons.into_iter().filter(|reason| !guide.contains(&format!("| `{reason}` |")));
+    none("docs/OPERATING.md explains the reason", missing.map(str::to_owned).collect());
+}

@@ -2,7 +2,7 @@
 //! small file in that folder, with an address and a word that opens the owner's routes for as long as the process lives.
 //! Whoever can read the folder could read everything else in it, too.
 use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::running::exchange;
 use crate::base::rng::fill_random;
-use crate::base::text::hex;
+use crate::base::text::{Secret, hex};
 use crate::catalog::env::read_bounded;
 use crate::http::rights::{Doorkeeper, sha256};
 use crate::service::reachable;
@@ -23,7 +24,6 @@ const WORD_BYTES: usize = 32;
 /// To connect, and for the whole answer: a backup to a slow server takes its time.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const ANSWER_MAX: Duration = Duration::from_secs(1_000);
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// The file of a running gateway; it goes when this is dropped.
 pub struct Opened(PathBuf);
@@ -60,34 +60,11 @@ pub fn ask(data: &Path, method: &str, path: &str) -> Option<Result<Value, String
     let address = SocketAddr::new(reachable(bound.ip()), bound.port());
     // A file that a killed process left behind names a port where nobody listens.
     let stream = TcpStream::connect_timeout(&address, CONNECT_MAX).ok()?;
-    let answered = exchange(stream, address, known["word"].as_str()?, method, path);
-    Some(answered.map_err(|error| format!("the gateway at {address}: {error}")))
-}
-
-fn exchange(
-    mut stream: TcpStream,
-    address: SocketAddr,
-    word: &str,
-    method: &str,
-    path: &str,
-) -> Result<Value, String> {
-    let mut answer = Vec::new();
-    let mut talk = || -> io::Result<()> {
-        stream.set_read_timeout(Some(ANSWER_MAX))?;
-        stream.set_write_timeout(Some(CONNECT_MAX))?;
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {word}\r\n\
-             content-type: application/json\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes())?;
-        (&stream).take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map(drop)
+    let word = Secret::new(known["word"].as_str()?);
+    let answered = match exchange(stream, method, path, Some(&word), ANSWER_MAX) {
+        Ok(reply) if reply.status == 200 => Ok(reply.body),
+        Ok(reply) => Err(reply.error()),
+        Err(error) => Err(error.to_string()),
     };
-    talk().map_err(|error| error.to_string())?;
-    let body = memchr::memmem::find(&answer, b"\r\n\r\n").map(|end| &answer[end + 4..]);
-    let body: Value = body.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
-    if answer.starts_with(b"HTTP/1.1 200") {
-        return Ok(body);
-    }
-    let message = body["error"]["message"].as_str().map(str::to_owned);
-    Err(message.unwrap_or_else(|| "it answers with something else; is it another program?".into()))
+    Some(answered.map_err(|error| format!("the gateway at {address}: {error}")))
 }
