@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -14,8 +15,9 @@ use crate::catalog::load::{self, Inputs};
 use crate::catalog::settings::ServerSettings;
 use crate::catalog::slots::Slots;
 use crate::catalog::{Issue, IssueLevel, boxfile};
-use crate::cli::command;
+use crate::cli::{command, wants_json};
 use crate::demo::Demo;
+use crate::http::alerts;
 use crate::http::routes;
 use crate::http::server::Server;
 use crate::http::sock;
@@ -32,7 +34,7 @@ use crate::upstream::client::{Client, ClientConfig};
 
 /// What `freeway serve --help` says.
 pub const HELP: &str = "\
-usage: freeway serve [--demo] [--root FOLDER] [--host ADDRESS] [--port NUMBER]
+usage: freeway serve [--demo] [--root FOLDER] [--host ADDRESS] [--port NUMBER] [--json]
 
 Serves OpenAI clients until it is told to stop (SIGTERM or Ctrl-C). SIGHUP reads all files again.
 
@@ -40,6 +42,7 @@ Serves OpenAI clients until it is told to stop (SIGTERM or Ctrl-C). SIGHUP reads
   --root FOLDER    where .env, freeway.config.json, providers/ and data/ are (default: here)
   --host ADDRESS   the address to listen on (default 127.0.0.1)
   --port NUMBER    the port to listen on (default 8787; 0 lets the system choose)
+  --json           say where it listens, or why it does not start, as JSON
 
 examples:
   freeway serve
@@ -71,35 +74,54 @@ impl Refusal {
 
 /// Runs the command; the exit status.
 pub fn run(args: &[OsString], mut process: Variables) -> u8 {
-    let demo = match read_args(args, &mut process) {
-        Ok(Some(demo)) => demo,
+    let wish = match read_args(args, &mut process) {
+        Ok(Some(wish)) => wish,
         Ok(None) => {
             logger::say(HELP);
             return 0;
+        }
+        Err(error) if wants_json(args) => {
+            logger::say(&json!({"ok": false, "error": error.to_string()}).to_string());
+            return EXIT_USAGE;
         }
         Err(error) => {
             logger::complain(&format!("freeway: {error}\n\n{HELP}"));
             return EXIT_USAGE;
         }
     };
-    match serve(process, demo) {
+    match serve(process, &wish) {
         Ok(()) => 0,
         Err(refusal) => {
-            logger::complain(&format!("freeway: {}", refusal.message));
+            if wish.json {
+                logger::say(&json!({"ok": false, "error": refusal.message}).to_string());
+            } else {
+                logger::complain(&format!("freeway: {}", refusal.message));
+            }
             refusal.status
         }
     }
 }
 
-/// Puts what the command line says over the variables; whether a demo is asked for, `None` for help.
-fn read_args(args: &[OsString], process: &mut Variables) -> Result<Option<bool>, lexopt::Error> {
+/// What the command line wants that no variable says.
+#[derive(Debug, Default)]
+struct Wish {
+    demo: bool,
+    json: bool,
+}
+
+/// Puts what the command line says over the variables; `None` for help.
+fn read_args(args: &[OsString], process: &mut Variables) -> Result<Option<Wish>, lexopt::Error> {
     use lexopt::prelude::*;
     let mut parser = lexopt::Parser::from_args(args);
-    let mut demo = false;
+    let mut wish = Wish::default();
     while let Some(arg) = parser.next()? {
         let variable = match arg {
             Long("demo") => {
-                demo = true;
+                wish.demo = true;
+                continue;
+            }
+            Long("json") => {
+                wish.json = true;
                 continue;
             }
             Long("help") | Short('h') => return Ok(None),
@@ -113,13 +135,13 @@ fn read_args(args: &[OsString], process: &mut Variables) -> Result<Option<bool>,
         process.remove(variable.trim_start_matches("FREEWAY_"));
         process.insert(variable.to_owned(), value);
     }
-    Ok(Some(demo))
+    Ok(Some(wish))
 }
 
-fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
+fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
     sock::limit_memory();
     let manager = Manager::of(&process);
-    let demo = match demo {
+    let demo = match wish.demo {
         true => Some(Demo::start(&mut process).map_err(|error| Refusal::failed(format!("demo: {error}")))?),
         false => None,
     };
@@ -180,14 +202,19 @@ fn serve(mut process: Variables, demo: bool) -> Result<(), Refusal> {
     if let Err(error) = gateway.with_sealer(|sealer| sealer.reseal()) {
         log::warn!("pasted keys stay sealed as they are: {error}");
     }
-    let outcome = listen(&gateway, files, &manager);
+    let outcome = listen(&gateway, files, &manager, wish);
     gateway.store.close();
     drop(demo);
     outcome
 }
 
 /// Listens, serves, and returns when told to stop.
-fn listen(gateway: &Arc<Gateway>, files: jobs::Fingerprint, manager: &Manager) -> Result<(), Refusal> {
+fn listen(
+    gateway: &Arc<Gateway>,
+    files: jobs::Fingerprint,
+    manager: &Manager,
+    wish: &Wish,
+) -> Result<(), Refusal> {
     let snapshot = gateway.snapshot();
     let ServerSettings { stop_ms, .. } = snapshot.settings.server;
     let address = (snapshot.settings.host.as_str(), snapshot.settings.port);
@@ -196,6 +223,8 @@ fn listen(gateway: &Arc<Gateway>, files: jobs::Fingerprint, manager: &Manager) -
     // Signals are taken before anybody is told that we are ready.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Refusal::failed(format!("signals cannot be watched: {error}")))?;
+    // Forecasts are measured against what was used before anybody asked.
+    alerts::sample(gateway);
     let keeper = routes::doorkeeper();
     let door = routes::door(Arc::clone(gateway), Arc::clone(&keeper));
     let server = Server::start(listener, &snapshot.settings.server, door)
@@ -203,7 +232,11 @@ fn listen(gateway: &Arc<Gateway>, files: jobs::Fingerprint, manager: &Manager) -
     keeper.monitor.get_or_init(|| server.monitor());
     let address = server.local_addr().map_err(|error| Refusal::failed(error.to_string()))?;
     let door = command::open(&gateway.data, address, &keeper);
-    logger::say(&format!("freeway listening on http://{address}"));
+    if wish.json {
+        logger::say(&json!({"ok": true, "listening": format!("http://{address}")}).to_string());
+    } else {
+        logger::say(&format!("freeway listening on http://{address}"));
+    }
     drop(snapshot);
     let orders = jobs::orders();
     watch_signals(signals, orders.sender());

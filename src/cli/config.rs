@@ -13,7 +13,8 @@ use crate::catalog::{Issue, IssueLevel, config, example, table};
 /// What `freeway config --help` says.
 pub const HELP: &str = "\
 usage: freeway config check [--json]
-       freeway config settings | example
+       freeway config settings [--json]
+       freeway config example [--json]
 
   check      reads the configuration, .env and all provider files, and says what is wrong and what to do
   settings   prints every setting with its default, its variable and its meaning, as Markdown
@@ -41,6 +42,18 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
     }
     match action.as_deref() {
         Some("check") => Ok(check(json, world)),
+        Some("settings") if json => {
+            let row = |row: &table::Row| {
+                let default: serde_json::Value = serde_json::from_str(row.default).unwrap_or_default();
+                json!({"name": row.name, "default": default, "variables": row.variables, "text": row.text})
+            };
+            world.say_json(&json!({"settings": table::TABLE.iter().map(row).collect::<Vec<_>>()}));
+            Ok(DONE)
+        }
+        Some("example") if json => {
+            world.say_json(&json!({"ok": true, "text": example::env_example()}));
+            Ok(DONE)
+        }
         Some("settings") => {
             world.say(table::markdown().trim_end());
             Ok(DONE)

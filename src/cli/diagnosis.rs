@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::backup::record::Record;
 use crate::base::calendar;
 use crate::base::clock::Now;
 use crate::base::text::{closest, human_duration};
@@ -150,7 +151,14 @@ pub fn permissions(all: &[Private], runs: bool) -> Vec<Finding> {
     findings
 }
 
-/// Providers that nobody mentions by name.
+/// A data folder that the user who asks may not even list.
+pub fn closed(data: &Path) -> Finding {
+    let what = "the user who asks may not look into it, so that much was not seen";
+    let todo = "run this as the user of the gateway, such as `sudo -u freeway freeway doctor`";
+    finding(Error, "not_readable", data.display().to_string(), what, todo)
+}
+
+/// Providers that are mentioned by name.
 const NAMED_MAX: usize = 6;
 
 fn named(ids: &[&str]) -> String {
@@ -336,13 +344,38 @@ fn behind_a_proxy(settings: &Settings, add: &mut impl FnMut(Severity, &'static s
     }
 }
 
-/// Backups, for who has the setting; `target` is its value.
-pub fn backups(target: Option<&str>) -> Option<Finding> {
-    let what = "there are none: what is lost with this disk is lost";
-    let todo = "name a folder on another disk, or an address: `backup.target`; see `freeway backup --help`";
-    target
-        .is_none_or(|target| target.trim().is_empty())
-        .then(|| finding(Warning, "no_backup", "backup.target", what, todo))
+/// Backups: `plan` is `None` while they are off, an error when they cannot be made as they are set.
+pub fn backups(plan: Option<Result<(), String>>, record: &Record) -> Option<Finding> {
+    let of = |severity, code, what: String, todo| Some(finding(severity, code, "backup.target", what, todo));
+    match plan {
+        None => of(
+            Warning,
+            "no_backup",
+            "there are none: what is lost with this disk is lost".into(),
+            "name a folder on another disk, or an address: `backup.target`; see `freeway backup --help`",
+        ),
+        Some(Err(problem)) => of(
+            Error,
+            "backup_fault",
+            format!("none can be made: {problem}"),
+            "mend it; then `freeway backup`",
+        ),
+        Some(Ok(())) => match (&record.failed, record.last()) {
+            (Some(failed), _) => {
+                let date = calendar::date(failed.at);
+                of(
+                    Warning,
+                    "backup_failed",
+                    format!("the last one failed on {date}: {}", failed.error),
+                    "mend it; then `freeway backup`",
+                )
+            }
+            (None, None) => {
+                of(Note, "backup_waits", "none was made yet".into(), "`freeway backup` makes one at once")
+            }
+            (None, Some(_)) => None,
+        },
+    }
 }
 
 /// Fewer descriptors than this let a busy home wait.
@@ -384,8 +417,8 @@ pub fn alerts(body: &Value) -> Vec<Finding> {
         };
         let place = alert["providerId"].as_str().unwrap_or(text("source"));
         let todo = match text("source") {
-            // The same files were read here.
-            "registry" | "clock" => return None,
+            // The same was seen here.
+            "registry" | "clock" | "backup" => return None,
             "key-health" => format!("put a valid key in its place; `freeway provider verify {place}`"),
             "quota" => "wait, add a key, or lower its priority".to_owned(),
             "disk" => "look at the data folder; saving resumes by itself".to_owned(),
@@ -395,4 +428,144 @@ pub fn alerts(body: &Value) -> Vec<Finding> {
         Some(finding(severity, "alert", place, text("message"), todo))
     };
     body["alerts"].as_array().into_iter().flatten().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backup::record::{Failed, Kept};
+    use crate::catalog::discovery::{DiscoveredList, DiscoveredModel};
+    use crate::catalog::fixture;
+
+    const DAY_MS: u64 = 86_400_000;
+    const BUILT_S: u64 = 1_796_000_000;
+
+    #[test]
+    fn a_clock_is_judged_by_the_build_and_by_who_sets_it() {
+        let check = |wall_ms: u64, follows, expected: Option<(Severity, &str)>| {
+            let found = clock(Now::at(0, wall_ms), BUILT_S, follows);
+            assert_eq!(
+                found.map(|finding| (finding.severity, finding.code)),
+                expected,
+                "{wall_ms} {follows:?}"
+            );
+        };
+        let built_ms = BUILT_S * 1_000;
+        check(built_ms + DAY_MS, Some(true), None);
+        check(built_ms + DAY_MS, None, None);
+        check(built_ms + DAY_MS, Some(false), Some((Warning, "clock_alone")));
+        check(built_ms - DAY_MS, Some(true), Some((Error, "clock_behind")));
+        check(0, None, Some((Error, "clock_behind")));
+    }
+
+    #[test]
+    fn room_and_descriptors_are_warned_of_before_they_run_out() {
+        let check = |mib: u64, expected: Option<Severity>| {
+            let found = space(Path::new("/data"), Some(mib << 20), 3 << 20);
+            assert_eq!(found.map(|finding| finding.severity), expected, "{mib} MiB");
+        };
+        check(4_000, None);
+        check(100, Some(Warning));
+        check(10, Some(Error));
+        assert_eq!(space(Path::new("/data"), None, 0), None);
+        let codes = |descriptors, memory| {
+            machine(descriptors, memory).into_iter().map(|finding| finding.code).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (codes(4_096, true), codes(256, false)),
+            (vec![], vec!["descriptors", "no_memory_folder"])
+        );
+    }
+
+    #[test]
+    fn what_is_private_is_nobody_elses() {
+        let at = |mode, writable| {
+            let private = Private { path: "/data/keys.json".into(), mode, is_folder: false, writable };
+            let codes = |runs| {
+                permissions(std::slice::from_ref(&private), runs)
+                    .into_iter()
+                    .map(|f| f.code)
+                    .collect::<Vec<_>>()
+            };
+            (codes(false), codes(true))
+        };
+        assert_eq!(at(0o100_600, true), (vec![], vec![]));
+        assert_eq!(at(0o100_640, true), (vec!["open_to_others"], vec!["open_to_others"]));
+        assert_eq!(at(0o100_600, false), (vec!["not_writable"], vec![]));
+    }
+
+    #[test]
+    fn keys_that_are_guessed_are_weak() {
+        for weak in ["", "secret", "fw-0123456789", "aaaaaaaaaaaaaaaaaaaaaaaa", "abababababababababab"] {
+            assert!(is_weak(weak), "{weak}");
+        }
+        assert!(!is_weak("fw-7f3a9b2c41d85e60"));
+    }
+
+    #[test]
+    fn backups_are_missed_until_they_are_made() {
+        let code = |plan, record: &Record| backups(plan, record).map(|finding| finding.code);
+        let fresh = Record::default();
+        assert_eq!(code(None, &fresh), Some("no_backup"));
+        assert_eq!(code(Some(Err("there is no key".into())), &fresh), Some("backup_fault"));
+        assert_eq!(code(Some(Ok(())), &fresh), Some("backup_waits"));
+        let kept = vec![Kept { name: "freeway.backup".into(), at: 0, bytes: 1 }];
+        let made = Record { kept, ..Record::default() };
+        assert_eq!(code(Some(Ok(())), &made), None);
+        let failed = Some(Failed { at: 0, error: "the disk is full".into() });
+        assert_eq!(code(Some(Ok(())), &Record { failed, ..made }), Some("backup_failed"));
+    }
+
+    #[test]
+    fn who_is_ready_and_who_waits() {
+        let ready = json!({"id": "ready", "models": [{"id": "m"}]});
+        let off = json!({"id": "off", "enabled": false, "models": [{"id": "m"}]});
+        let codes = |files: &[Value]| {
+            let catalog = fixture::catalog(files);
+            providers(&catalog.providers).into_iter().map(|finding| finding.code).collect::<Vec<_>>()
+        };
+        assert_eq!(codes(&[ready.clone(), off.clone()]), Vec::<&str>::new());
+        assert_eq!(codes(&[off]), ["no_provider"]);
+        assert_eq!(codes(&[json!({"id": "empty", "models": []})]), ["no_models"]);
+        let mut catalog = fixture::catalog(&[ready]);
+        catalog.providers[0].keys.clear();
+        catalog.providers[0].env_keys = vec!["READY_KEY".into()];
+        let found = providers(&catalog.providers);
+        assert_eq!(found.iter().map(|finding| finding.code).collect::<Vec<_>>(), ["no_provider", "no_key"]);
+        assert!(found[1].what.contains("ready"), "{found:?}");
+    }
+
+    #[test]
+    fn models_that_a_list_has_lost_are_stale() {
+        let catalog =
+            fixture::catalog(&[json!({"id": "acme", "models": [{"id": "acme-70b"}, {"id": "kept"}]})]);
+        let list = |base_url: &str, ids: &[&str]| {
+            let models =
+                ids.iter().map(|id| DiscoveredModel { id: (*id).into(), ..DiscoveredModel::default() });
+            let list =
+                DiscoveredList { fetched_wall_ms: 0, base_url: base_url.into(), models: models.collect() };
+            Discovered { lists: [("acme".to_owned(), list)].into() }
+        };
+        let base_url = catalog.providers[0].base_url.clone();
+        let found = stale_models(&catalog.providers, &list(&base_url, &["acme-72b", "kept"]));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].what.contains("acme-70b") && found[0].what.contains("`acme-72b`"), "{found:?}");
+        assert!(stale_models(&catalog.providers, &list("https://elsewhere.example", &["x"])).is_empty());
+        assert!(stale_models(&catalog.providers, &list(&base_url, &[])).is_empty(), "no list says nothing");
+    }
+
+    #[test]
+    fn alerts_of_a_gateway_become_findings() {
+        let alert = |level: &str, source: &str, provider: Value| json!({"level": level, "source": source, "message": "m", "providerId": provider});
+        let body = json!({"alerts": [
+            alert("critical", "key-health", json!("acme")),
+            alert("exhausted", "quota", json!("acme")),
+            alert("warn", "scan", Value::Null),
+            alert("critical", "registry", Value::Null),
+        ]});
+        let found: Vec<(Severity, String)> =
+            alerts(&body).into_iter().map(|finding| (finding.severity, finding.place)).collect();
+        assert_eq!(found, [(Error, "acme".into()), (Warning, "acme".into()), (Warning, "scan".into())]);
+        assert!(alerts(&Value::Null).is_empty());
+    }
 }

@@ -1,7 +1,7 @@
 //! `freeway doctor`: looks at everything around the gateway and says what is amiss, where, and what to do. It changes
 //! nothing. What it makes of what it sees stands in [`super::diagnosis`].
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Mutex;
@@ -14,14 +14,17 @@ use serde_json::{Value, json};
 use super::diagnosis::{self, Finding, Private, Severity, finding};
 use super::doctor_route::{self, Asked};
 use super::provider::client;
-use super::{DONE, FAILED, Failure, World, running};
+use super::running::{Gateway, Running};
+use super::{DONE, FAILED, Failure, World};
+use crate::backup::Plan;
+use crate::backup::record::Record;
 use crate::base::clock;
 use crate::base::text::human_duration;
 use crate::catalog::env::Paths;
 use crate::catalog::load::{self, Snapshot};
 use crate::catalog::provider::{Auth, Provider};
 use crate::catalog::slots::Slots;
-use crate::catalog::{clients, overrides, table, vault};
+use crate::catalog::{clients, overrides, vault};
 use crate::http::sock;
 use crate::route::health::KeyHealth;
 use crate::route::live::Live;
@@ -121,19 +124,6 @@ fn parse(args: &[OsString]) -> Result<Option<Line>, Failure> {
     Ok(Some(line))
 }
 
-/// The gateway of these settings, as far as one runs.
-enum Running {
-    No,
-    /// It owns the folder, and does not answer where it should.
-    Elsewhere,
-    At {
-        address: SocketAddr,
-        uptime_s: u64,
-        /// Whether it uses the data folder of these settings.
-        ours: bool,
-    },
-}
-
 fn examine(line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     let paths = world.paths();
     let mut slots = Slots::default();
@@ -142,21 +132,21 @@ fn examine(line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     match world.load_with(&paths, &mut slots) {
         Err(issues) => findings.extend(diagnosis::files(&issues)),
         Ok(snapshot) => {
-            runs = look_for_gateway(&snapshot, line.asked.port);
+            runs = Running::find(&snapshot, line.asked.port);
             findings.extend(diagnosis::files(&snapshot.issues));
             findings.extend(diagnosis::settings(&snapshot));
             findings.extend(diagnosis::providers(&snapshot.catalog.providers));
             let discovered = load::read_discovered(&paths.data);
             findings.extend(diagnosis::stale_models(&snapshot.catalog.providers, &discovered));
             findings.extend(of_backups(&snapshot));
-            match runs {
-                Running::At { address, .. } => findings.extend(ask_gateway(address, &snapshot)),
-                Running::Elsewhere => findings.push(finding(
-                    Severity::Warning,
-                    "not_reached",
+            match &runs {
+                Running::At(gateway) => findings.extend(ask_gateway(gateway)),
+                Running::Silent => findings.push(finding(
+                    Severity::Error,
+                    "no_answer",
                     paths.data.display().to_string(),
-                    "a gateway uses this folder, and does not answer where these settings say",
-                    "say where it listens with --port",
+                    "a gateway uses this folder, and does not answer",
+                    "look at its log; restart it",
                 )),
                 Running::No => findings.extend(of_saved_state(&paths, &snapshot, &mut slots)),
             }
@@ -166,9 +156,17 @@ fn examine(line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
         }
     }
     findings.extend(diagnosis::permissions(&private(&paths), !matches!(runs, Running::No)));
+    let listed = std::fs::read_dir(&paths.data);
+    if listed.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
+        // All else that was met there comes of this.
+        findings
+            .retain(|finding| finding.code != "not_writable" && !finding.what.contains("Permission denied"));
+        findings.push(diagnosis::closed(&paths.data));
+    }
     findings.sort_by_key(|finding| finding.severity);
-    // What the gateway says and what is seen here may be the same.
-    findings.dedup_by(|a, b| a.what == b.what && a.place == b.place);
+    // What the gateway says and what is seen here may be the same, and so may be what two keys met.
+    let mut told = BTreeSet::new();
+    findings.retain(|finding| told.insert((finding.place.clone(), finding.what.clone())));
     Ok(tell(&findings, &runs, line.asked.json, world))
 }
 
@@ -184,25 +182,19 @@ fn of_machine(paths: &Paths) -> Vec<Finding> {
 }
 
 fn of_backups(snapshot: &Snapshot) -> Option<Finding> {
-    table::find("backup.target").filter(|row| row.used)?;
-    let set = snapshot.origins.get("backup.target");
-    diagnosis::backups(set.and_then(|set| set.value.as_str()))
-}
-
-fn look_for_gateway(snapshot: &Snapshot, port: Option<u16>) -> Running {
-    let address = running::address(&snapshot.settings, port).ok();
-    let found = address.and_then(|address| Some((address, running::uptime_s(address)?)));
-    let owned = glance::is_owned(&snapshot.paths.data);
-    match found {
-        Some((address, uptime_s)) => Running::At { address, uptime_s, ours: owned },
-        None if owned => Running::Elsewhere,
-        None => Running::No,
+    let (settings, paths) = (&snapshot.settings.backup, &snapshot.paths);
+    let plan = Plan::new(settings, snapshot.backup_key.as_ref(), paths);
+    let mut record = Record::read(&paths.data);
+    if let Some(Ok(plan)) = &plan {
+        record = record.of_target(&plan.target.shown());
     }
+    diagnosis::backups(plan.map(|plan| plan.map(drop)), &record)
 }
 
 /// What a gateway that runs says of itself.
-fn ask_gateway(address: SocketAddr, snapshot: &Snapshot) -> Vec<Finding> {
-    match running::get(address, "/api/alerts", snapshot.admin_key()) {
+fn ask_gateway(gateway: &Gateway) -> Vec<Finding> {
+    let address = gateway.address;
+    match gateway.get("/api/alerts") {
         Ok(reply) if reply.status == 200 => diagnosis::alerts(&reply.body),
         Ok(reply) => vec![finding(
             Severity::Warning,
@@ -238,7 +230,7 @@ fn of_saved_state(paths: &Paths, snapshot: &Snapshot, slots: &mut Slots) -> Vec<
 
 /// Everything that is to be the owner's alone, as far as it is there.
 fn private(paths: &Paths) -> Vec<Private> {
-    let files = ["box.key", vault::FILE, clients::FILE, overrides::FILE, "freeway.db"];
+    let files = ["box.key", "backup.key", vault::FILE, clients::FILE, overrides::FILE, "freeway.db"];
     let files = files.map(|name| paths.data.join(name));
     let all = [paths.data.clone(), paths.env_file.clone(), paths.config.clone()].into_iter().chain(files);
     let one = |path: std::path::PathBuf| {
@@ -293,8 +285,18 @@ fn ask_providers(paths: &Paths, snapshot: &Snapshot, world: &World<'_>) -> Resul
     std::thread::scope(|scope| {
         (0..PROVIDERS_AT_ONCE.min(all.len())).for_each(|_| drop(scope.spawn(work)));
     });
-    Ok(found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // One that is away is no great matter while others serve.
+    let away: BTreeSet<String> =
+        found.iter().filter(|one| one.code == AWAY).map(|one| one.place.clone()).collect();
+    if away.len() < all.len() {
+        found.iter_mut().filter(|one| one.code == AWAY).for_each(|one| one.severity = Severity::Warning);
+    }
+    Ok(found)
 }
+
+/// The code of a provider that cannot be reached.
+const AWAY: &str = "unreachable";
 
 fn left_out(provider: &Provider) -> Option<Finding> {
     let what = "was not asked: the others took too long";
@@ -317,8 +319,8 @@ fn of_key(lab: &Lab<'_>) -> Option<Finding> {
             Some(finding(Severity::Note, "limited", id, what, "wait, or add a key"))
         }
         KeyHealth::Unreachable => {
-            let todo = "check the network and its baseUrl; others serve meanwhile";
-            Some(finding(Severity::Error, "unreachable", id, format!("cannot be reached: {errors}"), todo))
+            let todo = "check the network and its baseUrl; the gateway tries again by itself";
+            Some(finding(Severity::Error, AWAY, id, format!("cannot be reached: {errors}"), todo))
         }
         health => {
             let what = format!("{key}{}: {errors}", health.name());
@@ -335,8 +337,8 @@ fn tell(findings: &[Finding], runs: &Running, json: bool, world: &mut World<'_>)
     if json {
         let gateway = match runs {
             Running::No => Value::Null,
-            Running::Elsewhere => json!({"address": null, "uptimeSec": null, "sameFolder": true}),
-            Running::At { address, uptime_s, ours } => {
+            Running::Silent => json!({"address": null, "uptimeSec": null, "sameFolder": true}),
+            Running::At(Gateway { address, uptime_s, ours, .. }) => {
                 json!({"address": address.to_string(), "uptimeSec": uptime_s, "sameFolder": ours})
             }
         };
@@ -350,8 +352,8 @@ fn tell(findings: &[Finding], runs: &Running, json: bool, world: &mut World<'_>)
     }
     match runs {
         Running::No => world.say("No gateway runs here now."),
-        Running::Elsewhere => world.say("A gateway runs here."),
-        Running::At { address, uptime_s, ours } => {
+        Running::Silent => world.say("A gateway runs here."),
+        Running::At(Gateway { address, uptime_s, ours, .. }) => {
             let since = human_duration(uptime_s.saturating_mul(1_000));
             let whose = if *ours { "" } else { ", on another data folder" };
             world.say(format!("The gateway at http://{address} has been running for {since}{whose}."));

@@ -1,10 +1,9 @@
 //! `freeway doctor route`: whom the next request for a model would ask, in which order, and why not the others. A gateway
 //! that runs is asked; where none does, the last one's saved state is looked at.
-use std::net::SocketAddr;
-
 use serde_json::{Value, json};
 
-use super::running::{self, Reply};
+use super::command::Reply;
+use super::running::{Gateway, Running};
 use super::{DONE, FAILED, Failure, World, issue_lines};
 use crate::base::clock;
 use crate::base::text::{human_duration, percent_encode};
@@ -12,6 +11,7 @@ use crate::catalog::load::Snapshot;
 use crate::catalog::slots::Slots;
 use crate::http::outlook;
 use crate::route::live::Live;
+use crate::route::outlook::Question;
 use crate::route::terminal;
 use crate::store::{glance, state};
 
@@ -46,32 +46,37 @@ pub fn run(asked: &Asked, world: &mut World<'_>) -> Result<u8, Failure> {
     let mut slots = Slots::default();
     let snapshot =
         world.load_with(&paths, &mut slots).map_err(|issues| Failure::Failed(issue_lines(&issues)))?;
-    let address = running::address(&snapshot.settings, asked.port)?;
-    let told = if running::uptime_s(address).is_some() {
-        ask(address, &query, &snapshot)?
-    } else if asked.port.is_some() {
-        return Err(Failure::Failed(format!("no gateway answers at {address}")));
-    } else if glance::is_owned(&paths.data) {
-        return Err(Failure::Failed(format!(
-            "a gateway uses {}, but none answers at {address}; say where it listens with --port",
-            paths.data.display()
-        )));
-    } else {
-        let mut live = Live::new();
-        let saved = glance::saved_state(&paths.data).map_err(Failure::Failed)?;
-        let Live { ledger, benches, ratios, .. } = &mut live;
-        let kept = state::Kept { ledger, benches, ratios };
-        state::restore(&saved, kept, |_, _| true, &mut slots, clock::now());
-        let understood = question.understood(&snapshot.catalog, &snapshot.names, &snapshot.settings);
-        let found = understood.outlook(&snapshot.catalog, &live, clock::now());
-        if found.is_unmatched() {
-            let model = snapshot.redactor.redact(&question.model);
-            return Err(Failure::Failed(terminal::unmatched(&found.resolution, &model).message));
+    let told = match Running::find(&snapshot, asked.port) {
+        Running::At(gateway) => ask(&gateway, &query)?,
+        Running::Silent => {
+            let folder = paths.data.display();
+            return Err(Failure::Failed(format!(
+                "a gateway uses {folder}, and does not answer; say where with --port"
+            )));
         }
-        let source = "no gateway runs; this is what its saved state says".to_owned();
-        Told { source, body: found.to_json(&question.model, &snapshot.catalog) }
+        Running::No => match asked.port {
+            Some(port) => return Err(Failure::Failed(format!("no gateway answers at port {port}"))),
+            None => look(&question, &snapshot, &mut slots)?,
+        },
     };
     Ok(tell(told, asked, world))
+}
+
+/// What the last gateway of this folder left says.
+fn look(question: &Question, snapshot: &Snapshot, slots: &mut Slots) -> Result<Told, Failure> {
+    let mut live = Live::new();
+    let saved = glance::saved_state(&snapshot.paths.data).map_err(Failure::Failed)?;
+    let Live { ledger, benches, ratios, .. } = &mut live;
+    let kept = state::Kept { ledger, benches, ratios };
+    state::restore(&saved, kept, |_, _| true, slots, clock::now());
+    let understood = question.understood(&snapshot.catalog, &snapshot.names, &snapshot.settings);
+    let found = understood.outlook(&snapshot.catalog, &live, clock::now());
+    if found.is_unmatched() {
+        let model = snapshot.redactor.redact(&question.model);
+        return Err(Failure::Failed(terminal::unmatched(&found.resolution, &model).message));
+    }
+    let source = "no gateway runs; this is what its saved state says".to_owned();
+    Ok(Told { source, body: found.to_json(&question.model, &snapshot.catalog) })
 }
 
 fn query(asked: &Asked) -> String {
@@ -80,8 +85,10 @@ fn query(asked: &Asked) -> String {
     pairs.map(|(name, value)| format!("{name}={}", percent_encode(value))).collect::<Vec<_>>().join("&")
 }
 
-fn ask(address: SocketAddr, query: &str, snapshot: &Snapshot) -> Result<Told, Failure> {
-    let reply = running::get(address, &format!("/api/route?{query}"), snapshot.admin_key())
+fn ask(gateway: &Gateway, query: &str) -> Result<Told, Failure> {
+    let address = gateway.address;
+    let reply = gateway
+        .get(&format!("/api/route?{query}"))
         .map_err(|error| Failure::Failed(format!("the gateway at {address} does not answer: {error}")))?;
     match reply {
         Reply { status: 200, body } if body["candidates"].is_array() => {

@@ -19,7 +19,7 @@ use crate::http::keys::{listing, read, takes_keys};
 /// What `freeway keys --help` says.
 pub const HELP: &str = "\
 usage: freeway keys import FILE [--format env|json|csv] [--preview] [--select LIST] [--provider N=ID]... [--json]
-       freeway keys export [--format json|env|csv]
+       freeway keys export [--format json|env|csv] [--json]
        freeway keys list [--json]
 
   import  read provider keys out of a file (`-` is the standard input) and seal them in the data folder;
@@ -204,7 +204,11 @@ fn export(args: &Args, world: &mut World<'_>) -> Result<u8, Failure> {
     let text =
         key_export::write(format, &snapshot.catalog, &snapshot.pasted, &|_, _| true, clock::now().wall_ms);
     world.complain(format!("freeway: {}", key_export::WARNING));
-    world.say(text.trim_end());
+    if args.json && format != Format::Json {
+        world.say_json(&json!({"ok": true, "format": format.name(), "text": text}));
+    } else {
+        world.say(text.trim_end());
+    }
     Ok(DONE)
 }
 

@@ -119,12 +119,22 @@ usage: freeway COMMAND [ARGUMENTS]
 
 `freeway COMMAND --help` tells more, with examples. What a program may want to read comes as JSON with --json.
 
+examples:
+  freeway serve --demo
+  freeway doctor
+  freeway doctor --json | jq .ok
+
 exit status: 0 done, 1 failed, 2 not understood";
 
 /// Runs any command but `serve`; its exit status.
 pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
     let command = command.to_string_lossy();
     match &*command {
+        "help" | "--help" | "-h" if wants_json(args) => {
+            let all = commands().map(|(name, text)| json!({"name": name, "text": text}));
+            world.say_json(&json!({"commands": all.collect::<Vec<_>>()}));
+            DONE
+        }
         "help" | "--help" | "-h" => {
             world.say(HELP);
             DONE
@@ -148,12 +158,8 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
             USAGE
         }
         other => run(other, args, world).unwrap_or_else(|| {
-            let known = [
-                "serve", "init", "clients", "keys", "config", "provider", "doctor", "backup", "restore",
-                "health", "systemd", "version",
-            ];
-            let hint =
-                closest(other, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            let hint = closest(other, commands().map(|(name, _)| name))
+                .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
             if wants_json(args) {
                 world
                     .say_json(&json!({"ok": false, "error": format!("there is no command `{other}`{hint}")}));
@@ -165,6 +171,13 @@ pub fn main(command: &OsStr, args: &[OsString], world: &mut World<'_>) -> u8 {
             USAGE
         }),
     }
+}
+
+/// Every command with what it does, as the help has them.
+fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let rows =
+        HELP.lines().take_while(|line| !line.starts_with('`')).filter_map(|line| line.strip_prefix("  "));
+    rows.filter_map(|row| row.split_once("  ")).map(|(name, text)| (name, text.trim()))
 }
 
 /// What `freeway version --help` says.

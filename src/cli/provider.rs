@@ -2,7 +2,7 @@
 use std::ffi::OsString;
 
 use lexopt::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{DONE, FAILED, Failure, World, issue_json, issue_line, issue_lines, verify};
 use crate::base::{calendar, clock};
@@ -10,6 +10,7 @@ use crate::catalog::discovery::DiscoveredList;
 use crate::catalog::env::{self, Paths};
 use crate::catalog::load::{self, Snapshot, WITH_BUNDLED};
 use crate::catalog::provider::{Auth, Provider};
+use crate::catalog::splice::inline;
 use crate::catalog::{address, bundled, spec};
 use crate::upstream::client::{Client, ClientConfig};
 use crate::upstream::probe;
@@ -193,8 +194,7 @@ fn new(id: &str, line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     }
     let failed = |error: std::io::Error| Failure::Failed(format!("{}: {error}", path.display()));
     prepare_folder(&paths).map_err(failed)?;
-    let text = serde_json::to_string_pretty(&file).unwrap_or_default() + "\n";
-    std::fs::write(&path, text).map_err(failed)?;
+    std::fs::write(&path, file).map_err(failed)?;
     if line.json {
         world.say_json(&json!({"ok": true, "id": id, "file": path, "env": env_name, "next": format!("freeway provider verify {id}")}));
         return Ok(DONE);
@@ -228,8 +228,8 @@ const MARKER: &str = "\
 {}
 ";
 
-/// The file to write, and the variable that its key goes into.
-fn new_file(id: &str, line: &Line) -> Result<(Value, Option<String>), Failure> {
+/// The file to write, in the order in which people read it, and the variable that its key goes into.
+fn new_file(id: &str, line: &Line) -> Result<(String, Option<String>), Failure> {
     let usage = |message: String| Err(Failure::Usage(format!("provider new: {message}")));
     let kind = line.auth.as_deref().unwrap_or(match (&line.header, &line.query) {
         (Some(_), _) => "header",
@@ -248,31 +248,31 @@ fn new_file(id: &str, line: &Line) -> Result<(Value, Option<String>), Failure> {
     if !spec::is_variable_name(&name) {
         return usage(format!("--env must be the name of a variable, such as ACME_API_KEY (it is `{name}`)"));
     }
-    let mut auth = Map::new();
-    auth.insert("type".into(), kind.into());
-    if kind == "header" {
-        auth.insert("header".into(), line.header.as_deref().unwrap_or("x-api-key").into());
-    }
-    if kind == "query" {
-        auth.insert("query".into(), line.query.as_deref().unwrap_or("key").into());
-    }
-    if kind != "none" {
-        auth.insert("envKeys".into(), json!([name]));
-    }
-    let file = json!({
-        "$schema": "./_schema.json",
-        "id": id,
-        "label": line.label.as_deref().unwrap_or(id),
-        "baseUrl": url,
-        "auth": auth,
-        "limits": {"rpm": null, "rpd": null, "tpm": null, "tpd": null},
-        "limitsSource": "unverified",
-        "verifiedOn": calendar::date(clock::now().wall_ms),
-        "modelsEndpoint": "/models",
-        "modelsPath": "data[].id",
-        "models": [],
-    });
-    Ok((file, (kind != "none").then_some(name)))
+    let text = |text: &str| inline(&text.into());
+    let place = match kind {
+        "header" => format!("\"header\": {}, ", text(line.header.as_deref().unwrap_or("x-api-key"))),
+        "query" => format!("\"query\": {}, ", text(line.query.as_deref().unwrap_or("key"))),
+        _ => String::new(),
+    };
+    let auth = match kind {
+        "none" => "{ \"type\": \"none\" }".to_owned(),
+        _ => format!("{{ \"type\": \"{kind}\", {place}\"envKeys\": [{}] }}", text(&name)),
+    };
+    let members = [
+        ("$schema", text("./_schema.json")),
+        ("id", text(id)),
+        ("label", text(line.label.as_deref().unwrap_or(id))),
+        ("baseUrl", text(&url)),
+        ("auth", auth),
+        ("limits", r#"{ "rpm": null, "rpd": null, "tpm": null, "tpd": null }"#.to_owned()),
+        ("limitsSource", text("unverified")),
+        ("verifiedOn", text(&calendar::date(clock::now().wall_ms))),
+        ("modelsEndpoint", text("/models")),
+        ("modelsPath", text("data[].id")),
+        ("models", "[]".to_owned()),
+    ];
+    let lines: Vec<String> = members.iter().map(|(name, value)| format!("  \"{name}\": {value}")).collect();
+    Ok((format!("{{\n{}\n}}\n", lines.join(",\n")), (kind != "none").then_some(name)))
 }
 
 fn refresh(ids: &[String], json: bool, world: &mut World<'_>) -> Result<u8, Failure> {

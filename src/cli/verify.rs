@@ -1,6 +1,7 @@
 //! `freeway provider verify`: the file, the variables, every key, the models, the limits, and what to write down. What may
 //! be written stands in [`super::verify_apply`].
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -16,7 +17,7 @@ use crate::upstream::client::Client;
 use crate::upstream::examine::{Examined, Extent, Lab, Tried};
 
 /// What `--validate` may ask: a check must not itself run into a limit.
-const VALIDATION: Extent = Extent { models_max: 80, at_once: 2 };
+const VALIDATION: Extent = Extent { models_max: 80, at_once: 2, time: Duration::from_secs(120) };
 /// Limits that differ by less are the same.
 const DRIFT: f64 = 0.05;
 
@@ -126,11 +127,16 @@ pub fn run(wish: &Wish<'_>, world: &mut World<'_>) -> Result<u8, Failure> {
             }
             tell_keys(provider, &evidence, &mut report);
             tell_models(provider, wish.validate, &evidence, &mut report);
-            tell_limits(provider, &mut evidence, &mut report);
+            // Who was not let in heard nothing.
+            let verified = evidence.healthy().next().is_some();
+            if verified {
+                tell_limits(provider, &mut evidence, &mut report);
+            }
             suggestion = Suggestion::of(provider, &evidence, wish.validate);
-            tell_suggestion(&suggestion, &mut report);
+            if verified || !suggestion.to_json().is_empty() {
+                tell_suggestion(&suggestion, &mut report);
+            }
             if wish.apply {
-                let verified = evidence.healthy().next().is_some();
                 let written = suggestion.write(snapshot, provider, verified);
                 applied = tell_applied(written, &mut report);
             }
@@ -210,7 +216,7 @@ fn ask(client: &Client, snapshot: &Snapshot, provider: &Provider, validate: bool
                 first = Some((lab(key).askable(probe), probe.models.clone()));
             }
             Some((models, tried)) => {
-                lab(key).try_all(&second_look(models, tried), probe, VALIDATION.at_once);
+                lab(key).try_all(&second_look(models, tried), probe, VALIDATION);
             }
         }
     }
@@ -229,7 +235,10 @@ fn tell_keys(provider: &Provider, evidence: &Evidence, report: &mut Report) {
     report.step("live probe");
     let many = evidence.probes.len() > 1;
     for probe in &evidence.probes {
-        let name = format!("key {} ({})", probe.masked, probe.source);
+        let name = match provider.auth {
+            Auth::None => "the provider".to_owned(),
+            _ => format!("key {} ({})", probe.masked, probe.source),
+        };
         let who = if many { format!("{name}: ") } else { String::new() };
         let errors = probe.errors.join("; ");
         match probe.health {
@@ -287,6 +296,12 @@ fn tell_models(provider: &Provider, validate: bool, evidence: &Evidence, report:
     let answered = best.iter().filter(|tried| tried.status == "ok").count();
     if !best.is_empty() {
         report.add(Mark::Good, format!("{answered} of {} models answered", best.len()));
+    }
+    let unasked =
+        provider.models.iter().filter(|model| !best.iter().any(|tried| *tried.id == *model.id)).count();
+    if unasked > 0 && !best.is_empty() {
+        let most = VALIDATION.models_max;
+        report.add(Mark::Hint, format!("{unasked} more were not asked; at most {most} are, in two minutes"));
     }
     for tried in best.iter().filter(|tried| tried.status != "ok") {
         let error = tried.error.as_deref().unwrap_or_default();

@@ -20,7 +20,7 @@ use crate::upstream::examine::{Extent, Lab};
 use crate::wire::error::ApiError;
 
 /// What a deep probe may ask of models.
-const VALIDATION: Extent = Extent { models_max: 25, at_once: 3 };
+const VALIDATION: Extent = Extent { models_max: 25, at_once: 3, time: Duration::from_secs(60) };
 /// A probe that takes longer leaves the other keys of the pool out, and says so.
 const PROBE_MAX: Duration = Duration::from_secs(90);
 

@@ -2,6 +2,7 @@
 //! the probe of the page, and the passes over all keys.
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -26,6 +27,8 @@ pub struct Extent {
     pub models_max: usize,
     /// Models asked at once.
     pub at_once: usize,
+    /// Models whose turn comes later are not asked.
+    pub time: Duration,
 }
 
 /// What was found out with one key.
@@ -193,9 +196,8 @@ impl Lab<'_> {
     /// Asks every declared model, and the discovered ones behind them, a few at a time; nobody when the key is of no
     /// use.
     pub fn try_models(&self, found: &mut Examined, extent: Extent) {
-        let mut models = self.askable(found);
-        models.truncate(extent.models_max);
-        self.try_all(&models, found, extent.at_once);
+        let models = self.askable(found);
+        self.try_all(&models, found, extent);
     }
 
     /// Models that may be asked: the declared ones, and behind them the discovered ones that cost nothing.
@@ -208,23 +210,24 @@ impl Lab<'_> {
     }
 
     /// Asks these models, a few at a time.
-    pub fn try_all(&self, models: &[Model], found: &mut Examined, at_once: usize) {
+    pub fn try_all(&self, models: &[Model], found: &mut Examined, extent: Extent) {
         let usable = [KeyHealth::Healthy, KeyHealth::Limited, KeyHealth::Unknown].contains(&found.health);
         if !usable || models.is_empty() {
             return;
         }
-        let next = AtomicUsize::new(0);
+        let models = &models[..models.len().min(extent.models_max)];
+        let (next, ends) = (AtomicUsize::new(0), clock::instant() + extent.time);
         let work = || {
             let mut done: Vec<(usize, Tried)> = Vec::new();
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
-                let Some(model) = models.get(i) else { return done };
+                let Some(model) = models.get(i).filter(|_| clock::instant() < ends) else { return done };
                 let listed = found.discovered.iter().any(|known| known.id == *model.id);
                 done.push((i, self.try_one(model, listed)));
             }
         };
         let mut all: Vec<(usize, Tried)> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+            let threads: Vec<_> = (0..extent.at_once).map(|_| scope.spawn(work)).collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
         });
         all.sort_by_key(|(i, _)| *i);

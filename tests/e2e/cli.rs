@@ -14,33 +14,141 @@ fn problems(found: &Value) -> String {
     found["problems"].to_string()
 }
 
+/// A command line, and its exit status in a folder with one provider that has a key and no gateway.
+const LINES: [(&str, i32); 47] = [
+    ("version", 0),
+    ("help", 0),
+    ("init", 0),
+    ("clients new phone", 0),
+    ("clients list", 0),
+    ("clients revoke phone", 0),
+    ("clients revoke phone", 1),
+    ("clients new", 2),
+    ("clients", 2),
+    ("keys list", 0),
+    ("keys import old.env --preview", 0),
+    ("keys import old.env", 0),
+    ("keys import none.env", 1),
+    ("keys import", 2),
+    ("keys export", 0),
+    ("keys export --format env", 0),
+    ("keys export --format csv", 0),
+    ("keys export --format xml", 2),
+    ("config check", 0),
+    ("config settings", 0),
+    ("config example", 0),
+    ("config chekc", 2),
+    ("provider list", 0),
+    ("provider list acme", 2),
+    ("doctor --live", 0),
+    ("provider new fresh", 0),
+    ("provider new fresh", 1),
+    ("provider new Fresh", 2),
+    ("provider verify alpha", 0),
+    ("provider verify alpha --validate --apply", 0),
+    ("provider verify nobody", 1),
+    ("provider verify", 2),
+    ("provider refresh alpha", 0),
+    ("provider refresh nobody", 1),
+    ("doctor", 0),
+    ("doctor what", 2),
+    ("doctor route", 0),
+    ("doctor route nothing-like-it", 1),
+    ("doctor route --strategy best", 2),
+    ("health", 1),
+    ("systemd", 0),
+    ("backup", 1),
+    ("backup --init", 0),
+    ("backup now", 2),
+    ("restore", 2),
+    ("restore --latest", 1),
+    ("restore nowhere.backup --force", 1),
+];
+
+/// Commands that the help lists.
+fn commands(terminal: &Terminal) -> Vec<String> {
+    let (_, told) = terminal.json("help --json");
+    let names = told["commands"].as_array().expect("a list").iter();
+    names.map(|command| command["name"].as_str().expect("a name").to_owned()).collect()
+}
+
 #[test]
-fn every_command_has_help_and_every_error_its_status() {
+fn every_command_has_help_with_examples_and_tells_errors_as_json() {
     let terminal = Terminal::new();
-    for line in
-        ["--help", "serve --help", "init --help", "config --help", "provider --help", "version --help"]
-    {
-        let ran = terminal.run(line);
+    let all = commands(&terminal);
+    assert!(all.len() >= 10 && all.iter().any(|name| name == "doctor"), "{all:?}");
+    for line in all.iter().map(|name| format!("{name} --help")).chain(["--help".into()]) {
+        let ran = terminal.run(&line);
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{line}: {ran:?}");
-        assert!(ran.out.contains("usage:"), "{line}: {}", ran.out);
-        assert!(line == "--help" || ran.out.contains("examples:"), "{line}: {}", ran.out);
+        for part in ["usage: freeway", "examples:\n  "] {
+            assert!(ran.out.contains(part), "{part}: {line}: {}", ran.out);
+        }
+        assert!(ran.out.contains("--json"), "{line} speaks JSON: {}", ran.out);
+        assert!(ran.out.lines().all(|line| line.chars().count() <= 120), "{line}: {}", ran.out);
     }
-    for line in [
-        "",
-        "sevre",
-        "provider",
-        "provider verify",
-        "provider new a b",
-        "config chekc",
-        "init --wan",
-        "serve --bad",
-        "version 2",
-    ] {
+    for name in &all {
+        let ran = terminal.run(&format!("{name} --no-such-option"));
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{name}: {ran:?}");
+        assert!(ran.err.contains("--no-such-option") && ran.err.contains("usage:"), "{name}: {ran:?}");
+        let (code, told) = terminal.json(&format!("{name} --no-such-option --json"));
+        assert_eq!((code, &told["ok"]), (Some(2), &json!(false)), "{name}: {told}");
+        assert!(
+            told["error"].as_str().is_some_and(|text| text.contains("--no-such-option")),
+            "{name}: {told}"
+        );
+    }
+    for line in ["", "sevre", "sevre --help", "version 2"] {
         let ran = terminal.run(line);
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{line}: {ran:?}");
         assert!(!ran.err.is_empty(), "{line}");
     }
     assert!(terminal.run("sevre").err.contains("did you mean `serve`?"));
+}
+
+#[test]
+fn every_command_line_has_its_status_and_says_the_same_as_json() {
+    let alpha = mock("alpha");
+    alpha.set_models(["m"]);
+    let folder = || {
+        let mut terminal = with(&alpha);
+        terminal.write("old.env", "ALPHA_API_KEY=another-key-0123\n");
+        // Nobody listens there.
+        terminal.env("FREEWAY_PORT", "9");
+        terminal
+    };
+    let (plain, json) = (folder(), folder());
+    for (line, code) in LINES {
+        let ran = plain.run(line);
+        assert_eq!(ran.code, Some(code), "{line}: {ran:?}");
+        let told = (!ran.out.is_empty(), !ran.err.is_empty());
+        assert!(if code == 2 { told == (false, true) } else { told.0 || told.1 }, "{line}: {ran:?}");
+        let (found, value) = json.json(&format!("{line} --json"));
+        assert_eq!(found, Some(code), "{line} --json: {value}");
+        assert!(value.is_object(), "{line} --json: {value}");
+        if code == 2 {
+            assert!(value["ok"] == false && value["error"].is_string(), "{line} --json: {value}");
+        }
+        if !line.starts_with("keys export") {
+            for secret in ["alpha-secret-key", "another-key-0123"] {
+                let said = [ran.out.as_str(), ran.err.as_str(), &value.to_string()].concat();
+                assert!(!said.contains(secret), "{line}: {said}");
+            }
+        }
+    }
+    let actions = |name: &str| LINES.iter().any(|(line, _)| line.split(' ').next() == Some(name));
+    // What serves is tried everywhere else.
+    let untried: Vec<String> =
+        commands(&plain).into_iter().filter(|name| !actions(name) && name != "serve").collect();
+    assert!(untried.is_empty(), "{untried:?} have no line in the table");
+}
+
+#[test]
+fn serve_says_as_json_where_it_listens_or_why_not() {
+    let terminal = Terminal::new();
+    terminal.write("freeway.config.json", r#"{"host": "0.0.0.0"}"#);
+    let (code, told) = terminal.json("serve --json --port 0");
+    assert_eq!((code, &told["ok"]), (Some(78), &json!(false)), "{told}");
+    assert!(told["error"].as_str().is_some_and(|text| text.contains("FREEWAY_KEYS")), "{told}");
 }
 
 #[test]

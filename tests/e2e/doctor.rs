@@ -157,10 +157,9 @@ fn the_saved_state_speaks_for_a_gateway_that_does_not_run() {
     let (code, found) = terminal.json("doctor --json");
     assert!(code == Some(1) && codes(&found).contains(&"key_refused"), "{found}");
     gateway.start_again();
-    // It listens elsewhere now.
-    let ran = terminal.run("doctor route auto");
-    assert!(ran.code == Some(1) && ran.err.contains("--port"), "{ran:?}");
-    let found = terminal.json(&format!("doctor --port {} --json", gateway.addr().port())).1;
+    // It listens elsewhere now, which its folder tells.
+    check(&terminal, &format!("asked the gateway at http://{}", gateway.addr()));
+    let found = terminal.json("doctor --json").1;
     assert_eq!(found["gateway"]["sameFolder"], json!(true), "{found}");
     // A kill leaves state beside the database.
     gateway.kill();
@@ -168,19 +167,26 @@ fn the_saved_state_speaks_for_a_gateway_that_does_not_run() {
 }
 
 #[test]
-fn an_admin_key_is_found_and_presented() {
+fn the_folder_opens_the_owners_routes_and_else_the_admin_key_does() {
     let alpha = mock("alpha");
     let builder = Gateway::builder().provider(provider(&alpha)).client_key("fw-right-and-long-enough");
     let gateway = builder.env("FREEWAY_ADMIN_KEY", "admin-secret-0123456789").start();
-    let mut terminal = beside(&gateway);
-    terminal.env("ALPHA_API_KEY", "alpha-key");
-    let ran = terminal.run("doctor route auto");
-    assert!(ran.code == Some(1) && ran.err.contains("FREEWAY_ADMIN_KEY"), "{ran:?}");
-    terminal.env("FREEWAY_ADMIN_KEY", "admin-secret-0123456789");
-    let (code, told) = terminal.json("doctor route auto --json");
+    let inside = beside(&gateway);
+    let (code, told) = inside.json("doctor route auto --json");
     assert_eq!((code, refs(&told, "candidates")), (Some(0), vec!["alpha/m".to_owned()]), "{told}");
-    let ran = terminal.run("doctor");
-    assert!(!ran.out.contains("admin-secret") && !ran.out.contains("refused"), "{ran:?}");
+    // From another folder it is a stranger.
+    let mut outside = Terminal::new();
+    let port = format!("--port {}", gateway.addr().port());
+    let ran = outside.run(&format!("doctor route auto {port}"));
+    assert!(ran.code == Some(1) && ran.err.contains("FREEWAY_ADMIN_KEY"), "{ran:?}");
+    let (_, found) = outside.json(&format!("doctor {port} --json"));
+    assert_eq!(found["gateway"]["sameFolder"], json!(false), "{found}");
+    assert!(codes(&found).contains(&"not_told"), "{found}");
+    outside.env("FREEWAY_ADMIN_KEY", "admin-secret-0123456789");
+    let (code, told) = outside.json(&format!("doctor route auto {port} --json"));
+    assert_eq!((code, refs(&told, "candidates")), (Some(0), vec!["alpha/m".to_owned()]), "{told}");
+    let ran = outside.run(&format!("doctor {port}"));
+    assert!(!ran.out.contains("admin-secret") && !ran.out.contains("wants its admin key"), "{ran:?}");
 }
 
 #[test]
@@ -250,6 +256,15 @@ fn a_live_look_asks_each_key_once_and_names_who_is_not_there() {
         "{found}"
     );
     assert_eq!((alpha.calls_to("/models").len(), chats(&alpha).len()), (2, 0));
+    let severity = |found: &Value, code: &str| {
+        let mut all = found["findings"].as_array().expect("a list").iter();
+        all.find(|finding| finding["code"] == code).map(|finding| finding["severity"].clone())
+    };
+    assert_eq!(severity(&found, "unreachable"), Some(json!("warning")), "others are there: {found}");
+    let mut alone = Terminal::new();
+    alone.provider(&Provider::at("gone", &closed.url()));
+    let (code, found) = alone.json("doctor --live --json");
+    assert_eq!((code, severity(&found, "unreachable")), (Some(1), Some(json!("error"))), "{found}");
     // What a refresh found out is remembered, and compared.
     terminal.json("provider refresh alpha --json");
     let (_, found) = terminal.json("doctor --json");

@@ -258,3 +258,67 @@ fn a_running_gateway_takes_up_what_the_terminal_imported() {
     let (_, listed) = terminal.json("keys list --json");
     assert_eq!(listed["keys"][0]["source"], "vault", "{listed}");
 }
+
+/// The keys of every provider, as an export tells them.
+fn exported(terminal: &Terminal) -> Vec<(String, String)> {
+    let (code, all) = terminal.json("keys export");
+    assert_eq!(code, Some(0), "{all}");
+    let of = |key: &Value, name: &str| key[name].as_str().expect("a text").to_owned();
+    let keys = all["keys"].as_array().expect("a list").iter();
+    let mut keys: Vec<_> = keys.map(|key| (of(key, "provider"), of(key, "key"))).collect();
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn fl_40_the_terminal_exports_what_it_imports_in_every_format() {
+    let folder = || {
+        let terminal = Terminal::new();
+        terminal.write("providers/_bundled.json", "{}");
+        terminal.write(
+            "providers/acme.json",
+            r#"{"id": "acme", "baseUrl": "https://acme.example/v1", "auth": {"envKeys": ["ACME_TOKEN"]}, "models": [{"id": "m"}]}"#,
+        );
+        terminal
+    };
+    let first = folder();
+    first.write(
+        "old.env",
+        "\u{feff}GEMINI_API_KEY=\"AIzaone0123456789\" # mine\r\nGOOGLE_AI_API_KEY=AIzatwo0123456789\r\n\
+         ACME_TOKEN='acme-#$\"quoted'\r\nexport GROQ_API_KEY_2=gsk_a0123456789,gsk_b0123456789\r\n",
+    );
+    let (code, preview) = first.json("keys import old.env --preview --json");
+    assert_eq!((code, &preview["counts"]["new"]), (Some(0), &json!(5)), "{preview}");
+    assert!(exported(&first).is_empty(), "a preview changes nothing");
+    first.json("keys import old.env --json");
+    let all = exported(&first);
+    assert_eq!(all.len(), 5, "{all:?}");
+    assert!(all.contains(&("acme".into(), "acme-#$\"quoted".into())), "{all:?}");
+    for format in ["env", "json", "csv"] {
+        let text = first.run(&format!("keys export --format {format}")).out;
+        let second = folder();
+        second.write("keys.txt", &text);
+        let (code, read) = second.json("keys import keys.txt --json");
+        assert_eq!((code, &read["format"], &read["faults"]), (Some(0), &json!(format), &json!([])), "{read}");
+        assert_eq!(exported(&second), all, "{format}");
+        let (_, again) = second.json("keys import keys.txt --preview --json");
+        assert_eq!((&again["counts"]["known"], &again["counts"]["new"]), (&json!(5), &json!(0)), "{again}");
+        // Half a file is half the keys at most, told, and never something else.
+        let half = folder();
+        half.write("keys.txt", &text[..text.len() / 2]);
+        half.run("keys import keys.txt --json");
+        let kept = exported(&half);
+        assert!(
+            kept.len() < all.len() && kept.iter().all(|key| all.contains(key) || format != "json"),
+            "{kept:?}"
+        );
+    }
+    let (_, names) = first.json("keys export --format env --json");
+    let text = names["text"].as_str().expect("a text").to_owned();
+    let names: Vec<&str> = text.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    let mut unique = names.clone();
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(unique.len(), names.len(), "each name once: {names:?}");
+    assert!(text.contains("ACME_BASE_URL=https://acme.example/v1\n"), "{text}");
+}

@@ -192,8 +192,13 @@ def operator_routes(walk):
         eventually("the log shows requests", rows)
         assert len(rows()) <= 5
 
+    def route():
+        _, body = walk.ok(walk.get("/api/route?model=fast"))
+        assert body["route"] == "alias:fast" and body["candidates"][0]["ref"] == "beta/mock-small", body
+
     walk.check("GET /api/providers", providers)
     walk.check("GET /api/logs", logs)
+    walk.check("GET /api/route", route)
 
     def backups():
         _, body = walk.ok(walk.get("/api/backups"))
