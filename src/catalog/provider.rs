@@ -210,6 +210,8 @@ impl Caps {
     pub const EMBED: Caps = Caps(32);
     pub const CODE: Caps = Caps(64);
     pub const LONG_CONTEXT: Caps = Caps(128);
+    /// No word of a file's `caps`: the provider's `tokenInputs`, which routing looks for in the same way.
+    pub const TOKEN_INPUTS: Caps = Caps(256);
 
     /// Every capability with its name in files and messages.
     pub const NAMES: [(&'static str, Caps); 8] = [

@@ -356,7 +356,7 @@ impl Story<'_> {
                 let amended = Amended { messages, answer_room, drops };
                 adapt::adapt(self.body, facts, provider, model, amended)
             }
-            Operation::Embeddings(facts) => adapt::adapt_embeddings(self.body, facts, provider, model, drops),
+            Operation::Embeddings(_) => Ok(adapt::adapt_embeddings(self.body, provider, model, drops)),
         }
     }
 

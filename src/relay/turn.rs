@@ -98,9 +98,10 @@ impl Operation {
                     answer,
                 }
             }
-            Operation::Embeddings(_) => Ask {
+            // Ids cannot be turned into text without the vocabulary that they were made with.
+            Operation::Embeddings(facts) => Ask {
                 kind: Kind::Embed,
-                caps: Caps::default(),
+                caps: if facts.token_ids { Caps::TOKEN_INPUTS } else { Caps::default() },
                 prompt_tokens: self.prompt_tokens(),
                 shrink: None,
                 max_output: Some(0),

@@ -91,7 +91,8 @@ fn ready(catalog: &Catalog, at: ModelIx) -> Ready {
 /// What keeps a model from serving until somebody changes the configuration or the request.
 fn standing_obstacle(catalog: &Catalog, at: ModelIx, needed: Caps) -> Option<Obstacle> {
     let (provider, model) = (catalog.provider(at), catalog.model(at));
-    let missing = needed.missing_from(model.caps);
+    let of_provider = if provider.quirks.token_inputs { Caps::TOKEN_INPUTS } else { Caps::default() };
+    let missing = needed.missing_from(model.caps.with(of_provider));
     if missing != Caps::default() {
         Some(Obstacle::LacksCaps(missing))
     } else if !provider.enabled {

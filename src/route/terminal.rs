@@ -184,19 +184,24 @@ fn lacks_capability(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
     // Of several, the model that lacks least is the one to speak of.
     let least = all.iter().filter_map(missing).min_by_key(|caps| caps.0.count_ones()).unwrap_or(ask.needed());
     let others = match asked.resolution.how {
+        _ if least == Caps::TOKEN_INPUTS => "send `input` as text",
         How::Auto => "add a provider whose model has it",
         _ => "ask for `auto` or a model that GET /v1/models lists with it",
     };
     let message = format!("no model behind `{}` has: {}; {others}", asked.model, names(least));
-    let param = [(Caps::TOOLS, "tools"), (Caps::JSON, "response_format"), (Caps::VISION, "messages")]
-        .into_iter()
-        .find(|(cap, _)| least.has(*cap))
-        .map_or("model", |(_, param)| param);
+    let fields = [
+        (Caps::TOOLS, "tools"),
+        (Caps::JSON, "response_format"),
+        (Caps::VISION, "messages"),
+        (Caps::TOKEN_INPUTS, "input"),
+    ];
+    let param = fields.into_iter().find(|(cap, _)| least.has(*cap)).map_or("model", |(_, param)| param);
     ApiError::new(400, "capability_unavailable", message).param(param)
 }
 
 fn names(caps: Caps) -> String {
-    caps.names().collect::<Vec<_>>().join(", ")
+    let ids = caps.has(Caps::TOKEN_INPUTS).then_some("token ids as input");
+    caps.names().chain(ids).collect::<Vec<_>>().join(", ")
 }
 
 /// Somebody was asked, nobody answered.

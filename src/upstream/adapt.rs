@@ -5,7 +5,6 @@ use serde_json::Value;
 use crate::catalog::provider::{Model, Provider, Quirks};
 use crate::wire::body::{Body, Edits, Spliced};
 use crate::wire::chat::ChatFacts;
-use crate::wire::embeddings::EmbeddingFacts;
 use crate::wire::error::ApiError;
 use crate::wire::json;
 
@@ -105,20 +104,14 @@ pub fn adapt<'b>(
     Ok(body.in_pieces(&edits))
 }
 
-/// The body of an embeddings request for one model of one provider. Token ids for an upstream that does not take them
-/// are a 400: they cannot be turned into text without the vocabulary they were made with.
+/// The body of an embeddings request for one model of one provider.
 pub fn adapt_embeddings<'b>(
     body: &'b Body,
-    facts: &EmbeddingFacts,
     provider: &Provider,
     model: &Model,
     remembered_drops: &[String],
-) -> Result<Spliced<'b>, ApiError> {
+) -> Spliced<'b> {
     let quirks = &provider.quirks;
-    if facts.token_ids && !quirks.token_inputs {
-        let message = format!("{} takes texts, not token ids; send `input` as text", provider.label);
-        return Err(ApiError::bad_field("invalid_body", "input", message));
-    }
     let mut edits = Edits::default();
     edits.set("model", json::quoted(&model.id));
     // Vectors never come as a stream.
@@ -132,7 +125,7 @@ pub fn adapt_embeddings<'b>(
     drop_fields(quirks.drop_params.iter().chain(&model.drop_params), &mut edits);
     quirks.rename_params.iter().for_each(|(from, to)| edits.rename(from, to));
     drop_fields(remembered_drops, &mut edits);
-    Ok(body.in_pieces(&edits))
+    body.in_pieces(&edits)
 }
 
 fn raw_json(value: &Value) -> Vec<u8> {
@@ -404,22 +397,14 @@ mod tests {
     }
 
     #[test]
-    fn emb_03_token_ids_go_only_where_they_are_understood() {
-        let send = |input: &str, token_inputs: bool| {
+    fn embeddings_are_sent_as_they_came_without_what_is_ours() {
+        for input in [r#""a""#, "[101,2023]", "[[101],[2023,7]]"] {
             let fields =
                 format!(r#"{{"input":{input},"model":"e","dimensions":null,"session":"s","stream":true}}"#);
             let body = Body::parse(fields.into_bytes()).expect("valid JSON");
-            let facts = EmbeddingFacts::read(&body).expect("fine");
-            let quirks = Quirks { token_inputs, ..Quirks::default() };
-            let out = adapt_embeddings(&body, &facts, &provider(quirks), &model(), &[]);
-            out.map(|out| String::from_utf8(out.into_bytes()).expect("UTF-8"))
-                .map_err(|e| (e.status, e.param))
-        };
-        for input in ["[101,2023]", "[[101],[2023,7]]"] {
-            let expected = format!(r#"{{"input":{input},"model":"@cf/meta/llama"}}"#);
-            assert_eq!(send(input, true), Ok(expected));
-            assert_eq!(send(input, false), Err((400, Some("input".into()))));
+            let out = adapt_embeddings(&body, &provider(Quirks::default()), &model(), &[]);
+            let out = String::from_utf8(out.into_bytes()).expect("UTF-8");
+            assert_eq!(out, format!(r#"{{"input":{input},"model":"@cf/meta/llama"}}"#));
         }
-        assert_eq!(send("\"a\"", false), Ok(r#"{"input":"a","model":"@cf/meta/llama"}"#.into()));
     }
 }

@@ -444,9 +444,9 @@ mod tests {
     #[test]
     fn a7_what_is_no_message_is_refused() {
         for (messages, param) in [
-            ("[null]", "messages"),
-            ("[\"x\"]", "messages"),
-            (r#"[{"role":"user","content":"a"},7]"#, "messages"),
+            ("[null]", "messages[0]"),
+            ("[\"x\"]", "messages[0]"),
+            (r#"[{"role":"user","content":"a"},7]"#, "messages[1]"),
             ("[{}]", "messages[0].role"),
             (r#"[{"role":null,"content":"a"}]"#, "messages[0].role"),
             (r#"[{"role":"wizard","content":"a"}]"#, "messages[0].role"),

@@ -110,7 +110,8 @@ fn b18_tokens_of_every_form_of_input_are_counted() {
     let ids: Vec<u32> = (0..600).collect();
     for input in [json!(ids), json!([ids, ids]), json!("word ".repeat(600)), json!(["word ".repeat(600)])] {
         let alpha = mock_that("alpha", [Step { usage: Usage::None, ..Step::ok() }]);
-        let file = provider(&alpha).embed_model("e").limits(json!({"tpm": 500}));
+        let file =
+            provider(&alpha).embed_model("e").limits(json!({"tpm": 500})).set("tokenInputs", json!(true));
         let answer = Gateway::over([file]).embed("e", input.clone());
         answer.error(413, "context_length_exceeded");
         assert!(alpha.calls().is_empty());
@@ -119,12 +120,17 @@ fn b18_tokens_of_every_form_of_input_are_counted() {
 
 #[test]
 fn emb_03_token_ids_go_only_where_they_are_taken() {
-    let (alpha, _beta, gateway) = two(Step::ok(), ["e", "e"]);
-    let answer = gateway.embed("e", json!([101, 2023]));
-    match answer.status() {
-        200 => assert_eq!(alpha.calls_to("/embeddings")[0].json()["input"], json!([101, 2023])),
-        status => assert_eq!((status, alpha.calls().len()), (400, 0), "{answer}"),
-    }
+    let (alpha, beta) = (mock("alpha"), mock("beta"));
+    let takes = |takes: bool| {
+        let second = provider(&beta).priority(2).embed_model("e").set("tokenInputs", json!(takes));
+        Gateway::over([provider(&alpha).priority(1).embed_model("e"), second])
+    };
+    let ids = json!([101, 2023]);
+    takes(true).embed("e", ids.clone()).ok().served_by("beta").after_attempts(1);
+    assert_eq!(beta.calls_to("/embeddings")[0].json()["input"], ids);
+    let refused = takes(false).embed("e", ids).error(400, "capability_unavailable").about("input");
+    assert!(refused.after_attempts(0).text().contains("send `input` as text"));
+    assert!(alpha.calls().is_empty());
 }
 
 #[test]
