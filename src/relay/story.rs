@@ -35,7 +35,8 @@ use crate::catalog::names::{How, Resolution};
 use crate::catalog::provider::{Model, Provider, Slot};
 use crate::context::handoff;
 use crate::quota::Spent;
-use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Manner, Next};
+use crate::route::failover::{Attempt, Dead, DeadEnd, Failover, Hop, Next};
+use crate::route::manner::Manner;
 use crate::route::outcome::{Circumstances, Class, End, Outcome, Signal, classify};
 use crate::route::plan::{Ask, Blocked, Obstacle, Order};
 use crate::route::sticky::StickyKey;
@@ -172,7 +173,7 @@ impl Story<'_> {
                 },
                 Next::GiveUp(dead) => dead,
             };
-            if dead.end != DeadEnd::Blocked || !self.wait_for(&dead, wait_ends) {
+            if !failover.is_worth_waiting(&dead) || !self.wait_for(&dead, wait_ends) {
                 if controls.haste == Haste::Little && failover.calls() == 0 {
                     // Nobody was asked and nobody misses it: no line in the log either.
                     return self.turn.refuse(&terminal::answer(&dead, &failover, &self.asked()));

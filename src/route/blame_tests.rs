@@ -1,8 +1,9 @@
 //! The blame table, row by row: who is called, who is benched for how long, and what the client gets in the end.
 use serde_json::{Value, json};
 
-use super::failover::{Failover, Manner, Next, Report};
+use super::failover::{Failover, Next, Report};
 use super::live::Live;
+use super::manner::Manner;
 use super::outcome::{Circumstances, End, NoAnswer, Signal, classify};
 use super::plan::Ask;
 use super::speed::Answer;

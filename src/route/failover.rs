@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use super::fit::TooLong;
 use super::live::Live;
+use super::manner::Manner;
 use super::outcome::{Class, Failure, Outcome};
 use super::outlook::Candidate;
 use super::plan::{Ask, Blocked, Obstacle, Order, View};
 use super::verdict::{Call, Policy};
 use crate::base::clock::Now;
-use crate::catalog::names::{How, Resolution};
 use crate::catalog::provider::Slot;
 use crate::catalog::settings::Strategy;
 use crate::catalog::{Catalog, ModelIx};
@@ -144,38 +144,6 @@ pub struct Failover {
     hops: Vec<Hop>,
 }
 
-/// How a request is to be routed, besides what it needs.
-#[derive(Clone, Debug)]
-pub struct Manner<'a> {
-    /// The resolution's, for its round.
-    pub route: &'a str,
-    pub strategy: Strategy,
-    /// Whether the order is the client's or the owner's own.
-    pub keep_order: bool,
-    /// One exact model was asked for.
-    pub pinned: bool,
-    /// Nobody is asked who has used more than this fraction of a limit; 1 asks everybody.
-    pub fill_max: f64,
-}
-
-impl<'a> Manner<'a> {
-    /// Of a resolution, with the strategy that the request itself `asked` for, else the model string, else the `usual`.
-    pub fn of(resolution: &'a Resolution, usual: Strategy, asked: Option<Strategy>) -> Manner<'a> {
-        Manner {
-            route: &resolution.route,
-            strategy: asked.or(resolution.strategy).unwrap_or(usual),
-            keep_order: resolution.keep_order,
-            pinned: resolution.how == How::Pin,
-            fill_max: 1.0,
-        }
-    }
-
-    /// The strategy that decides.
-    fn strategy(&self) -> Strategy {
-        if self.keep_order { Strategy::Priority } else { self.strategy }
-    }
-}
-
 impl Failover {
     /// A machine for one request, which begins now.
     pub fn new(
@@ -263,7 +231,19 @@ impl Failover {
                 return Next::Try(self.begin(catalog, live, at, key, now));
             }
         }
-        Next::GiveUp(self.dead(catalog, live, now))
+        let dead = self.dead(catalog, live, now);
+        if self.only(Class::is_limit) {
+            // Asked again it has waited, and may go back to those whose limits it met.
+            self.out.clear();
+            self.limited.clear();
+        }
+        Next::GiveUp(dead)
+    }
+
+    /// Whether time alone may bring an answer after all.
+    pub fn is_worth_waiting(&self, dead: &Dead) -> bool {
+        let met_limits = self.calls < CALLS_MAX && self.only(Class::is_limit);
+        dead.end == DeadEnd::Blocked || (dead.end == DeadEnd::Failed && met_limits)
     }
 
     fn view<'a>(&'a self, catalog: &'a Catalog, live: &'a Live, out: &'a [Scope], now: Now) -> View<'a> {

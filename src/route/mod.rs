@@ -10,6 +10,7 @@ mod fit;
 pub mod health;
 pub mod lessons;
 pub mod live;
+pub mod manner;
 pub mod network;
 pub mod outcome;
 pub mod outlook;

@@ -156,6 +156,11 @@ impl Class {
         }
     }
 
+    /// Whether it passes by itself when the limit's time is up.
+    pub const fn is_limit(self) -> bool {
+        matches!(self, Class::RateLimited | Class::QuotaSpent)
+    }
+
     /// Whether another model may take what this one could not hold.
     pub const fn is_size(self) -> bool {
         matches!(self, Class::LimitTooSmall | Class::TooLong)

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::failover::{Failover, Manner};
+use super::failover::Failover;
 use super::fit::Fit;
 use super::live::Live;
+use super::manner::Manner;
 use super::plan::{Ask, Blocked, Order, View};
 use super::speed::Answer;
 use super::terminal::{is_unmatched, reason};

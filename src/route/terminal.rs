@@ -415,8 +415,9 @@ fn reference(catalog: &Catalog, at: ModelIx) -> &str {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::failover::{Manner, Next};
+    use super::super::failover::Next;
     use super::super::live::Live;
+    use super::super::manner::Manner;
     use super::super::plan::Order;
     use super::super::speed::Answer;
     use super::super::verdict::Policy;

@@ -433,6 +433,16 @@ fn a_patient_request_waits_for_a_bench_and_for_a_place() {
     let gateway = Gateway::over([provider(&alpha)]);
     gateway.chat("m").error(429, "all_attempts_failed");
     gateway.send(&waiting("10")).ok().served_by("alpha");
+    // The one that meets the limit itself is no worse off than the next.
+    let limit = || Step::status(429).header("retry-after", 1);
+    let alpha = mock_that("alpha", [limit(), limit(), Step::ok()]);
+    let answer = Gateway::over([provider(&alpha)]).send(&waiting("10")).ok().after_attempts(3);
+    assert_eq!(answer.header("x-freeway-trail"), Some("alpha/m:429, alpha/m:429"));
+    let alpha = mock_that("alpha", [Step::status(429).header("retry-after", 30)]);
+    Gateway::over([provider(&alpha)])
+        .send(&waiting("10"))
+        .error(429, "all_attempts_failed")
+        .after_attempts(1);
     let alpha = mock_that("alpha", [Step::ok().delay_ms(300).times(FOREVER)]);
     let gateway = Gateway::over([provider(&alpha).limits(json!({"concurrency": 1}))]);
     for answer in at_once(4, |_| gateway.send(&waiting("20"))) {
