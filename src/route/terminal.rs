@@ -338,14 +338,18 @@ pub fn reason(blocked: &Blocked, ask: &Ask, catalog: &Catalog) -> String {
         Obstacle::LacksCaps(caps) => {
             format!("missing capability: {} (ask for a model that has it)", names(caps))
         }
-        Obstacle::ProviderOff => "provider disabled (set `\"enabled\": true` in its file)".to_owned(),
+        Obstacle::ProviderOff => {
+            "provider disabled (switch it on in the page, or set `\"enabled\": true` in its file)".to_owned()
+        }
         Obstacle::NotConfigured => {
             format!("provider not configured: {}", provider.config_error().unwrap_or_default())
         }
         Obstacle::ModelOff if model.standing == Standing::Paid => {
             model.off_reason().unwrap_or_default().to_owned()
         }
-        Obstacle::ModelOff => "model disabled (set `\"enabled\": true` in its file)".to_owned(),
+        Obstacle::ModelOff => {
+            "model disabled (switch it on in the page, or set `\"enabled\": true` in its file)".to_owned()
+        }
         Obstacle::TooLong { window, room } => format!(
             "context window {} < required {} tokens (shorten the conversation, or ask for a larger model)",
             human_count(window as f64),
@@ -555,8 +559,14 @@ mod tests {
             assert_eq!(reason(&blocked, &ask(Kind::Chat, Caps::default()), &catalog), expected);
         };
         check(Obstacle::LacksCaps(Caps::VISION), "missing capability: vision (ask for a model that has it)");
-        check(Obstacle::ProviderOff, "provider disabled (set `\"enabled\": true` in its file)");
-        check(Obstacle::ModelOff, "model disabled (set `\"enabled\": true` in its file)");
+        check(
+            Obstacle::ProviderOff,
+            "provider disabled (switch it on in the page, or set `\"enabled\": true` in its file)",
+        );
+        check(
+            Obstacle::ModelOff,
+            "model disabled (switch it on in the page, or set `\"enabled\": true` in its file)",
+        );
         check(
             Obstacle::TooLong { window: 8_192, room: 8_192 },
             "context window 8.2K < required 9.0K tokens (shorten the conversation, or ask for a larger model)",
