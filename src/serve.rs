@@ -1,7 +1,7 @@
 //! `freeway serve`: everything composed, started in order, and stopped in order.
 use std::ffi::OsString;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,7 +130,16 @@ fn read_args(args: &[OsString], process: &mut Variables) -> Result<Option<Wish>,
             Long("port") => "FREEWAY_PORT",
             _ => return Err(arg.unexpected()),
         };
-        let value = parser.value()?.string()?;
+        let value = parser.value()?;
+        // A slip of the command line is told as one, before anything is written.
+        match variable {
+            "FREEWAY_PORT" => drop(value.parse::<u16>()?),
+            "FREEWAY_ROOT" if !Path::new(&value).is_dir() => {
+                return Err(format!("--root {}: there is no such folder", Path::new(&value).display()).into());
+            }
+            _ => {}
+        }
+        let value = value.string()?;
         // The short names win over ours when both are set, so they must not contradict the command line.
         process.remove(variable.trim_start_matches("FREEWAY_"));
         process.insert(variable.to_owned(), value);

@@ -97,7 +97,8 @@ fn every_command_has_help_with_examples_and_tells_errors_as_json() {
             "{name}: {told}"
         );
     }
-    for line in ["", "sevre", "sevre --help", "version 2"] {
+    let odd = ["", "sevre", "sevre --help", "version 2", "serve --port high", "serve --root no/such/folder"];
+    for line in odd {
         let ran = terminal.run(line);
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{line}: {ran:?}");
         assert!(!ran.err.is_empty(), "{line}");
