@@ -6,7 +6,7 @@ use std::path::Path;
 use lexopt::prelude::*;
 use serde_json::json;
 
-use super::{DONE, Failure, World, issue_lines};
+use super::{DONE, Failure, World, command, issue_lines};
 use crate::base::clock;
 use crate::base::rng::fill_random;
 use crate::base::text::hex;
@@ -56,6 +56,7 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
         ))
     })?;
     let done = set_up(&paths, &snapshot.settings, lan).map_err(Failure::Failed)?;
+    command::read_again(&paths.data);
     tell(&done, json, world);
     Ok(DONE)
 }
