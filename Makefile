@@ -32,7 +32,7 @@ demo: ## see it work without any key: a chat, a stream, a failover
 	@$(CARGO) build --locked --quiet
 	@$(PYTHON) tests/scripts/demo.py target/debug/freeway
 
-test: check clients smoke demo kill-test-short ## all that CI runs: formatting, lints, tests, real clients, every route, the demo, ten kills
+test: check clients page smoke demo kill-test-short ## all that CI runs: formatting, lints, tests, real clients, the page in a browser, every route, the demo, ten kills
 
 check: lint ## formatting, lints as errors, unit, simulator and end-to-end tests
 	$(CARGO) test --locked --workspace

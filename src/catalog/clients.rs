@@ -103,7 +103,7 @@ pub fn add(data: &Path, name: &str, rules: ClientRules, now_ms: u64) -> Result<(
         return Err(format!("name: `{name}` is taken; choose another one, or revoke that key first"));
     }
     if keys.len() >= CLIENTS_MAX {
-        return Err(format!("there are {CLIENTS_MAX} keys already; revoke one first"));
+        return Err(format!("name: there are {CLIENTS_MAX} keys already; revoke one first"));
     }
     let mut bytes = [0; KEY_BYTES];
     fill_random(&mut bytes);

@@ -7,6 +7,9 @@ use parking_lot::{Condvar, Mutex};
 /// How long a body waits for others to be finished before its request is refused.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
+/// Bodies up to this size are not counted: connections bound them, all together to a quarter of the budget. Most questions
+/// are that short, and must find their way past any number of slow uploads.
+const FREE_BYTES: usize = 8 * 1024;
 /// Bodies up to this size may use all of the budget. Larger ones leave a part of it alone, so that a few slow uploads
 /// cannot keep everybody else out for as long as they take.
 const SMALL_BYTES: usize = 256 * 1024;
@@ -68,6 +71,9 @@ impl Share {
     }
 
     fn cover_within(&mut self, bytes: usize, wait: Duration) -> bool {
+        if bytes <= FREE_BYTES && self.bytes == 0 {
+            return true;
+        }
         let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) else {
             return true;
         };
@@ -97,16 +103,18 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
+    const KIB: usize = 1024;
+
     #[test]
     fn shares_are_given_back() {
-        let budget = Budget::new(100);
+        let budget = Budget::new(100 * KIB);
         let (mut first, mut second) = (Share::new(&budget), Share::new(&budget));
-        assert!(first.cover(60) && first.cover(50) && second.cover(40));
-        assert!(!second.cover_within(41, Duration::ZERO));
+        assert!(first.cover(60 * KIB) && first.cover(50 * KIB) && second.cover(40 * KIB));
+        assert!(!second.cover_within(41 * KIB, Duration::ZERO));
         drop(first);
-        assert!(second.cover_within(100, Duration::ZERO));
-        second.trim(30);
-        assert_eq!(budget.used_bytes(), 30);
+        assert!(second.cover_within(100 * KIB, Duration::ZERO));
+        second.trim(30 * KIB);
+        assert_eq!(budget.used_bytes(), 30 * KIB);
         drop(second);
         assert_eq!(budget.used_bytes(), 0);
     }
@@ -121,20 +129,31 @@ mod tests {
         assert!(second.cover_within(2 * SMALL_BYTES, Duration::ZERO));
         let mut small = Share::new(&budget);
         assert!(small.cover_within(SMALL_BYTES, Duration::ZERO));
-        assert!(!Share::new(&budget).cover_within(1, Duration::ZERO));
+        assert!(!Share::new(&budget).cover_within(FREE_BYTES + 1, Duration::ZERO));
+    }
+
+    #[test]
+    fn the_smallest_bodies_need_no_room() {
+        let budget = Budget::new(16 * KIB);
+        let (mut all, mut tiny) = (Share::new(&budget), Share::new(&budget));
+        assert!(all.cover_within(16 * KIB, Duration::ZERO));
+        assert!(tiny.cover_within(FREE_BYTES, Duration::ZERO));
+        assert!(!tiny.cover_within(FREE_BYTES + 1, Duration::ZERO));
+        drop(tiny);
+        assert_eq!(budget.used_bytes(), 16 * KIB);
     }
 
     #[test]
     fn a_body_waits_for_others_to_be_finished() {
-        let budget = Budget::new(100);
+        let budget = Budget::new(100 * KIB);
         let mut first = Share::new(&budget);
-        assert!(first.cover(60));
+        assert!(first.cover(60 * KIB));
         let (tell, told) = std::sync::mpsc::channel();
         let waiter = std::thread::spawn({
             let budget = Arc::clone(&budget);
             move || {
                 tell.send(()).unwrap();
-                Share::new(&budget).cover_within(80, Duration::from_secs(10))
+                Share::new(&budget).cover_within(80 * KIB, Duration::from_secs(10))
             }
         });
         told.recv().unwrap();

@@ -1,7 +1,11 @@
 //! Limits of callers at the door, and the look through what they send.
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
+
+use super::head::Refusal;
 use super::rights::Caller;
 use crate::base::clock;
 use crate::catalog::client_key::ClientLimits;
@@ -49,10 +53,21 @@ pub fn refusal(refused: &Refused) -> ApiError {
         .header("x-freeway-limit-scope", scope.name())
 }
 
+/// Bodies above this are looked through one at a time. What they say is written out for it, which takes as much memory
+/// again, and a good part of a second of a small processor.
+const ALONE_BYTES: usize = 256 * 1024;
+/// How long one of them waits for the others.
+const ALONE_WAIT_MAX: Duration = Duration::from_secs(10);
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn crowded() -> ApiError {
+    Refusal::overloaded("too many large requests are being looked through just now").to_error()
+}
+
 /// Looks through a request, and keeps what is found for the alerts.
 ///
 /// # Errors
-/// 400 for something grave, where that is refused.
+/// 400 for something grave, where that is refused; 503 when there is too much to look through.
 pub fn look_through(
     gateway: &Gateway,
     settings: &GuardSettings,
@@ -63,6 +78,10 @@ pub fn look_through(
     if settings.scan.mode == ScanMode::Off {
         return Ok(());
     }
+    let _alone = match body.len() > ALONE_BYTES {
+        true => Some(ALONE.try_lock_for(ALONE_WAIT_MAX).ok_or_else(crowded)?),
+        false => None,
+    };
     let findings = scan::scan(body, &settings.scan);
     if findings.is_empty() {
         return Ok(());

@@ -3,8 +3,8 @@
     python3 tests/fuzz/run.py [--seconds N] [--target NAME]... [--keep]
 
 The stable toolchain is enough: rustc passes LLVM what libFuzzer needs. A finding is written to `tests/fuzz/findings`;
-mend it and put the file into the target's folder of `tests/fuzz/corpus`, where `make test` replays it. `--keep` adds
-the smallest inputs that reach something new to that corpus, as far as its limit of 100 KiB goes.
+mend it and put the file into the target's folder of `tests/fuzz/corpus`, where `make test` replays it. `--keep` takes a
+sample of the inputs that reach something new into that corpus, as far as its limit of 100 KiB goes.
 """
 import argparse
 import os
@@ -19,6 +19,8 @@ sys.path.insert(0, str(HERE.parent / "scripts"))
 from packages import find_or_add  # noqa: E402
 
 CORPUS_BYTES_MAX = 100 * 1024
+# Of each target so many are kept beside those with names, short and long ones.
+KEPT_MAX = 40
 # Counters and a table of the code for coverage, and comparisons, so that the fuzzer learns the words it has to say.
 COVERAGE = ["-Cpasses=sancov-module", "-Ccodegen-units=1"] + [
     f"-Cllvm-args=-sanitizer-coverage-{what}"
@@ -83,20 +85,22 @@ def fuzz(program, name, bytes_max, seconds, keep):
 
 
 def keep_some(program, env, name, corpus, grown):
-    """Adds the smallest inputs that together reach all that was reached, until the corpus has its share of bytes."""
+    """Puts a sample of the inputs that together reach all that was reached in the place of the last one."""
     merged = grown.parent / f"{name}-merged"
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir()
     subprocess.run([str(program), "-merge=1", "-use_value_profile=0", merged, corpus, grown], env=env,
                    capture_output=True, check=True)
+    # Findings and seeds have names; these are called by their digests.
+    for file in corpus.iterdir():
+        if re.fullmatch(r"[0-9a-f]{16}", file.name):
+            file.unlink()
     share = CORPUS_BYTES_MAX * 9 // 10 // len(list((HERE / "corpus").iterdir()))
     used = sum(file.stat().st_size for file in corpus.iterdir())
-    for file in sorted(merged.iterdir(), key=lambda one: one.stat().st_size):
+    found = sorted(merged.iterdir(), key=lambda one: (one.stat().st_size, one.name))
+    for file in found[::-(-len(found) // KEPT_MAX) or 1]:
         size = file.stat().st_size
-        if used + size > share:
-            break
-        if not (corpus / file.name).exists():
-            # Findings and seeds have names; these are called by what they are.
+        if used + size <= share:
             shutil.copy(file, corpus / file.name[:16])
             used += size
 

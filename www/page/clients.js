@@ -1,7 +1,7 @@
 // Client keys: who may ask, with what rights; and what to type into an app.
 import { api, part } from './api.js';
 import { h, show, toast } from './dom.js';
-import { whenOf } from './format.js';
+import { count, whenOf } from './format.js';
 import { STRATEGIES, box, busy, chip, choice, confirmButton, copyable, empty, field, fold, form, number, panel, table } from './parts.js';
 import { snippets } from './snippets.js';
 
@@ -23,6 +23,13 @@ export function clients(shared) {
 			await self.refresh();
 		}, { class: 'small', 'aria-label': `Revoke the key of ${one.name}` }) : '')],
 	]);
+	const busiest = table('Callers of the last minute', (one) => one.id, [
+		['caller', (one) => names[one.id] ?? one.id],
+		['requests a minute', (one) => one.rpm, 'num'],
+		['tokens a minute', (one) => count(one.tpm), 'num'],
+		['at once', (one) => one.inFlight, 'num'],
+	]);
+	let names = {};
 	const nothing = empty('No client key', 'Every program on this machine may ask. The first key closes that: from then on each app needs one.');
 	const code = snippets(shared);
 	const name = h('input', { required: true, maxlength: 64, autocomplete: 'off', placeholder: 'laptop' });
@@ -69,14 +76,16 @@ export function clients(shared) {
 	const self = panel({
 		id: 'clients',
 		title: 'Clients',
-		every: 60_000,
+		every: 15_000,
 		async load() {
 			const answer = await api('/api/clients');
 			list.update(answer.clients);
+			names = Object.fromEntries(answer.clients.map((one) => [one.id, one.name]));
+			busiest.update((await api('/api/alerts')).callers);
 			show(nothing, !answer.clients.length);
 			code.update(shared.stats);
 		},
-		children: [nothing, list.node, fresh, making, box('Connect an app', [], code.node)],
+		children: [nothing, list.node, busiest.node, fresh, making, box('Connect an app', [], code.node)],
 	});
 	return self;
 }

@@ -51,7 +51,6 @@ export function requests() {
 	let due = null;
 	let read = false;
 
-
 	/** The list holds still while somebody reads: paused, a row opened, or scrolled into it. */
 	function holds() {
 		return paused || list.querySelector('details[open]') !== null || list.getBoundingClientRect().top < -200;

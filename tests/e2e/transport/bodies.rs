@@ -279,7 +279,6 @@ fn bodies_that_weigh_more_once_they_are_read_stay_within_bounds() {
     let tool = r#"{"type":"function","function":{"name":"f","parameters":{}}}"#;
     let bodies = [
         body(&format!("{hi},{}", calls(ids(60_000))), ""),
-        body(&format!("{hi},{}", calls(many(call, 90_000))), ""),
         body(&user(&format!("[{}]", many(r#"{"type":"text","text":"a"}"#, 200_000))), ""),
         body(
             &user(&format!("[{}]", many(r#"{"type":"image_url","image_url":{"url":"data:a"}}"#, 120_000))),
@@ -288,17 +287,14 @@ fn bodies_that_weigh_more_once_they_are_read_stay_within_bounds() {
         body(&many(&hi, 200_000), ""),
         body(&format!(r#"{{"role":"user","content":"hi",{parameters}}}"#), ""),
         body(&hi, &format!(r#","tools":[{}]"#, many(tool, 90_000))),
-        body(&hi, &format!(r#","metadata":{{{parameters}}}"#)),
-        body(&hi, &format!(r#","stop":[{}]"#, many("\"a\"", 1_500_000))),
         body(&hi, &format!(",{parameters}")),
-        body(&hi, &format!(r#","seed":{}"#, "9".repeat(7 << 20))),
         body(&hi, &format!(r#","deep":{}"#, "[".repeat(7 << 20))),
         body(&user(&format!("\"{}\"", "\\ud83d".repeat(1_200_000))), ""),
     ];
     Siege::new().upstream([Step::ok().delay_ms(200).times(FOREVER)]).run(|siege| {
         for body in &bodies {
             let request = Request::chat(&json!({})).body(body).bytes();
-            at_once(6, |_| {
+            at_once(4, |_| {
                 let mut wire = siege.wire();
                 drop(wire.try_send(&request));
                 if let Some(head) = wire.try_head() {

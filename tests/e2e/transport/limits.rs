@@ -142,6 +142,26 @@ fn a_few_slow_uploads_do_not_use_up_the_budget_of_all() {
 }
 
 #[test]
+fn any_number_of_slow_uploads_leaves_room_for_a_short_question() {
+    // A Siege asks all the while.
+    Siege::new().run(|siege| {
+        let uploads: Vec<Wire> = (0..300)
+            .map(|_| {
+                let mut wire = siege.wire();
+                drop(wire.try_send(chat_head("content-length: 8000000\r\n")));
+                drop(wire.try_send([b' '; 130_000]));
+                wire
+            })
+            .collect();
+        siege.gateway.chat("m").ok();
+        siege.gateway.stream("m").well_formed_stream();
+        thread::sleep(Duration::from_millis(2_500));
+        siege.gateway.chat("m").ok();
+        drop(uploads);
+    });
+}
+
+#[test]
 fn large_bodies_of_many_clients_stay_within_the_budget() {
     Siege::new().upstream([Step::ok().delay_ms(300).times(FOREVER)]).run(|siege| {
         let request = Request::chat(&large_chat(7 << 20)).bytes();
