@@ -138,7 +138,7 @@ fn rules(rules: &ClientRules) -> String {
         [] => String::new(),
         models => format!(", only {}", models.join(" ")),
     };
-    text.extend(rules.strategy.map(|strategy| format!(", {}", strategy.name())));
+    text.extend(rules.strategy.map(|strategy| format!(", order {}", strategy.name())));
     text.extend((rules.cache == Some(false)).then_some(", no cache"));
     text.extend(limits);
     text
@@ -189,7 +189,7 @@ mod tests {
         site.run(&["clients", "new", "all", "--strategy", "fastest", "--no-cache", "--limit", "tpm=900"]);
         let lines = site.run(&["clients", "list"]).out;
         assert!(lines.contains(", only fast groq/*, rpm=5\n"), "{lines}");
-        assert!(lines.contains(", fastest, no cache, tpm=900\n"), "{lines}");
+        assert!(lines.contains(", order fastest, no cache, tpm=900\n"), "{lines}");
         site.run(&["clients", "revoke", "all"]);
         assert_eq!(site.run(&["clients", "revoke", "phone", "--json"]).json()["name"], "phone");
         let id = listed["clients"][1]["id"].as_str().expect("an id");

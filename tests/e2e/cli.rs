@@ -361,7 +361,8 @@ fn what_a_command_changed_counts_for_the_next_one() {
     ran("doctor route acme/acme-70b");
     gateway.chat("acme/acme-70b").ok().served_by("acme");
     let target = gateway.folder().join("backups");
-    gateway.write(".env", format!("ACME_API_KEY=acme-secret-key\nFREEWAY_BACKUP_TARGET={}\n", target.display()));
+    gateway
+        .write(".env", format!("ACME_API_KEY=acme-secret-key\nFREEWAY_BACKUP_TARGET={}\n", target.display()));
     ran("backup --init");
     ran("backup");
     let made = ran("clients new phone --json").ok();
