@@ -15,6 +15,7 @@ use crate::catalog::env::Paths;
 use crate::catalog::settings::{Settings, is_loopback};
 use crate::catalog::{boxfile, clients, example};
 use crate::http::host::MachineNames;
+use crate::store::glance;
 
 /// What `freeway init --help` says.
 pub const HELP: &str = "\
@@ -71,6 +72,10 @@ struct Done {
     name_url: Option<String>,
     /// Whether only this machine can call.
     loopback: bool,
+    /// Whether it did so until now.
+    opens: bool,
+    /// Whether a gateway runs here already.
+    running: bool,
     wrote: Vec<String>,
     env_file: String,
 }
@@ -111,6 +116,8 @@ fn set_up(paths: &Paths, settings: &Settings, lan: bool) -> Result<Done, String>
         base_url,
         name_url,
         loopback,
+        opens,
+        running: glance::is_owned(&paths.data),
         wrote,
         env_file: paths.env_file.display().to_string(),
     })
@@ -199,10 +206,12 @@ fn tell(done: &Done, json: bool, world: &mut World<'_>) {
     if !done.loopback {
         world.say("\nKeys and prompts cross your network unencrypted. Beyond a network that you trust, put a TLS proxy in front.");
     }
-    world.say(format!(
-        "\nNext: put the provider keys you have into {}, then run `freeway serve`.",
-        done.env_file
-    ));
+    let then = match (done.running, done.opens) {
+        (false, _) => ", then run `freeway serve`.",
+        (true, false) => "; the gateway that runs takes them up within seconds.",
+        (true, true) => ", then restart the gateway: it listens for other machines from its next start on.",
+    };
+    world.say(format!("\nNext: put the provider keys you have into {}{then}", done.env_file));
 }
 
 #[cfg(test)]
