@@ -370,6 +370,8 @@ fn what_a_command_changed_counts_for_the_next_one() {
     gateway.send(&Request::chat(&hello("acme/acme-70b")).key(made["key"].as_str().expect("a key"))).ok();
     ran("clients revoke phone");
     gateway.chat("acme/acme-70b").ok();
+    gateway.write("freeway.config.json", r#"{"server": {"workers": 7}}"#);
+    gateway.wait_for_log("server.* changed: it counts from the next start");
     assert!(ran("init --lan").out.contains("then restart the gateway"));
     gateway.chat("acme/acme-70b").error(401, "invalid_api_key");
 }
