@@ -90,6 +90,7 @@ install: ## put the program and its systemd unit in place (as root; after `make 
 	install -D -m 755 $(BIN) $(DESTDIR)$(PREFIX)/bin/freeway
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/freeway/README.md
 	install -D -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/freeway/LICENSE
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/freeway/docs docs/*.md
 	install -D -m 644 deploy/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/freeway.conf
 	install -d $(DESTDIR)$(UNITDIR)
 	sed 's|/usr/local|$(PREFIX)|g' deploy/freeway.service > $(DESTDIR)$(UNITDIR)/freeway.service

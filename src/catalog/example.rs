@@ -8,9 +8,8 @@ use super::table::{PATH_VARIABLES, TABLE};
 /// The text of `.env.example`.
 pub fn env_example() -> String {
     let mut out = String::from(
-        "# Copy this file to .env and fill in whatever you have; nothing here is required.\n\
-         # A variable of the real environment wins over this file. Read again on reload.\n\
-         # Made by `freeway config example`: change the provider files or the table of settings instead.\n\n\
+        "# The variables that `.env` may set: fill in whatever you have, nothing here is required. It is read again within\n\
+         # seconds, but a variable of the real environment wins. Made by `freeway config example`.\n\n\
          # ---- Provider keys: several in one variable are separated by commas; NAME_2, NAME_3, ... are read too ----\n",
     );
     let mut files: Vec<Value> =

@@ -142,6 +142,13 @@ impl Settings {
         !is_loopback(&self.host)
     }
 
+    /// Whether a gateway of these settings serves as one of the others would; what differs counts from its next start.
+    pub fn serves_as(&self, other: &Settings) -> bool {
+        // The largest body is looked up with each request.
+        let server = ServerSettings { body_bytes: self.server.body_bytes, ..other.server.clone() };
+        (&self.host, self.port, &self.server) == (&other.host, other.port, &server)
+    }
+
     /// Why these settings must not listen: beyond this machine, but open to everybody.
     pub fn bind_problem(&self) -> Option<String> {
         let open = self.keys.is_empty() && self.needs_keys();
@@ -185,7 +192,7 @@ pub struct Profile {
 }
 
 /// `server.*`: how many, how large, how long.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
     /// Upstream calls at once.
     pub workers: usize,

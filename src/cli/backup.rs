@@ -147,6 +147,8 @@ pub fn no_target() -> Failure {
 }
 
 fn by_gateway(paths: &Paths, json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
+    // A target that was set a moment ago counts.
+    command::read_again(&paths.data);
     let answer = match command::ask(&paths.data, "POST", "/api/backup") {
         Some(answer) => answer.map_err(Failure::Failed)?,
         None => {

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use lexopt::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{DONE, Failure, World, issue_lines};
+use super::{DONE, Failure, World, command, issue_lines};
 use crate::base::calendar;
 use crate::base::clock;
-use crate::catalog::client_key::{ClientKey, ClientRules};
+use crate::catalog::client_key::{ClientKey, ClientLimits, ClientRules};
 use crate::catalog::clients;
 use crate::catalog::load::Snapshot;
 
@@ -27,7 +27,7 @@ usage: freeway clients new NAME [--models LIST] [--strategy NAME] [--no-cache] [
   --limit NAME=N    rpm, tpm, rpd or concurrency
   --json            tell it as JSON
 
-  A gateway that runs takes up the change by itself within seconds.
+  A gateway that runs takes up the change at once.
 
 examples:
   freeway clients new phone
@@ -96,6 +96,7 @@ fn make(name: &str, rules: &Map<String, Value>, json: bool, world: &mut World<'_
     let rules = ClientRules::read("", rules).map_err(Failure::Usage)?;
     let data = world.paths().data;
     let (key, made) = clients::add(&data, name, rules, clock::now().wall_ms).map_err(Failure::Failed)?;
+    command::read_again(&data);
     if json {
         world.say_json(&json!({"ok": true, "client": made.to_json(), "key": key}));
         return Ok(DONE);
@@ -125,11 +126,22 @@ fn list(json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
 
 fn line(key: &ClientKey) -> String {
     let made = key.created_ms.map(|ms| format!(", made {}", calendar::date(ms))).unwrap_or_default();
-    let models = match key.rules.models.as_slice() {
+    format!("{:<24} {}  {}{made}{}", key.name, key.principal(), key.source.name(), rules(&key.rules))
+}
+
+/// What a key may not do, behind a comma.
+fn rules(rules: &ClientRules) -> String {
+    let ClientLimits { rpm, tpm, rpd, concurrency } = rules.limits;
+    let limits = [("rpm", rpm), ("tpm", tpm), ("rpd", rpd), ("concurrency", concurrency)];
+    let limits = limits.iter().filter_map(|(name, most)| Some(format!(", {name}={}", (*most)?)));
+    let mut text = match rules.models.as_slice() {
         [] => String::new(),
-        models => format!(", only {}", models.join(", ")),
+        models => format!(", only {}", models.join(" ")),
     };
-    format!("{:<24} {}  {}{made}{models}", key.name, key.principal(), key.source.name())
+    text.extend(rules.strategy.map(|strategy| format!(", order {}", strategy.name())));
+    text.extend((rules.cache == Some(false)).then_some(", no cache"));
+    text.extend(limits);
+    text
 }
 
 fn revoke(which: &str, json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
@@ -141,6 +153,7 @@ fn revoke(which: &str, json: bool, world: &mut World<'_>) -> Result<u8, Failure>
             "there is no key `{which}`; `freeway clients list` shows all of them"
         )));
     };
+    command::read_again(&snapshot.paths.data);
     let (id, name) = (revoked.principal().to_string(), &revoked.name);
     if json {
         world.say_json(&json!({"ok": true, "id": id, "name": name}));
@@ -173,6 +186,11 @@ mod tests {
         );
         assert_eq!((&listed["clients"][1]["source"], &listed["open"]), (&json!("clients"), &json!(false)));
         assert!(site.run(&["clients", "list"]).out.contains("desk"));
+        site.run(&["clients", "new", "all", "--strategy", "fastest", "--no-cache", "--limit", "tpm=900"]);
+        let lines = site.run(&["clients", "list"]).out;
+        assert!(lines.contains(", only fast groq/*, rpm=5\n"), "{lines}");
+        assert!(lines.contains(", order fastest, no cache, tpm=900\n"), "{lines}");
+        site.run(&["clients", "revoke", "all"]);
         assert_eq!(site.run(&["clients", "revoke", "phone", "--json"]).json()["name"], "phone");
         let id = listed["clients"][1]["id"].as_str().expect("an id");
         assert_eq!(site.run(&["clients", "revoke", id]).status, 0);

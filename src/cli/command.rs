@@ -15,6 +15,7 @@ use crate::base::text::{Secret, hex};
 use crate::catalog::env::read_bounded;
 use crate::http::rights::{Doorkeeper, sha256};
 use crate::service::reachable;
+use crate::store::glance;
 
 /// The name of the file in the data folder.
 const FILE: &str = "freeway.running";
@@ -74,6 +75,15 @@ pub fn ask(data: &Path, method: &str, path: &str) -> Option<Result<Value, String
         Err(error) => Err(error.to_string()),
     };
     Some(told.map_err(|error| format!("the gateway at {address}: {error}")))
+}
+
+/// Has the gateway of this data folder, if one runs, read all files again, so that the next command finds it changed. It
+/// would see the change by itself within seconds, so one that does not answer is no fault.
+pub fn read_again(data: &Path) {
+    if let Some((address, word)) = door(data).filter(|_| glance::is_owned(data)) {
+        let stream = TcpStream::connect_timeout(&address, CONNECT_MAX);
+        let _ = stream.and_then(|it| exchange(it, address, Some(&word), "POST", "/api/reload", CONNECT_MAX));
+    }
 }
 
 /// What a gateway answered.

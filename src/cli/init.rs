@@ -6,7 +6,7 @@ use std::path::Path;
 use lexopt::prelude::*;
 use serde_json::json;
 
-use super::{DONE, Failure, World, issue_lines};
+use super::{DONE, Failure, World, command, issue_lines};
 use crate::base::clock;
 use crate::base::rng::fill_random;
 use crate::base::text::hex;
@@ -15,6 +15,7 @@ use crate::catalog::env::Paths;
 use crate::catalog::settings::{Settings, is_loopback};
 use crate::catalog::{boxfile, clients, example};
 use crate::http::host::MachineNames;
+use crate::store::glance;
 
 /// What `freeway init --help` says.
 pub const HELP: &str = "\
@@ -56,6 +57,7 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
         ))
     })?;
     let done = set_up(&paths, &snapshot.settings, lan).map_err(Failure::Failed)?;
+    command::read_again(&paths.data);
     tell(&done, json, world);
     Ok(DONE)
 }
@@ -70,6 +72,10 @@ struct Done {
     name_url: Option<String>,
     /// Whether only this machine can call.
     loopback: bool,
+    /// Whether it did so until now.
+    opens: bool,
+    /// Whether a gateway runs here already.
+    running: bool,
     wrote: Vec<String>,
     env_file: String,
 }
@@ -110,6 +116,8 @@ fn set_up(paths: &Paths, settings: &Settings, lan: bool) -> Result<Done, String>
         base_url,
         name_url,
         loopback,
+        opens,
+        running: glance::is_owned(&paths.data),
         wrote,
         env_file: paths.env_file.display().to_string(),
     })
@@ -198,10 +206,12 @@ fn tell(done: &Done, json: bool, world: &mut World<'_>) {
     if !done.loopback {
         world.say("\nKeys and prompts cross your network unencrypted. Beyond a network that you trust, put a TLS proxy in front.");
     }
-    world.say(format!(
-        "\nNext: put the provider keys you have into {}, then run `freeway serve`.",
-        done.env_file
-    ));
+    let then = match (done.running, done.opens) {
+        (false, _) => ", then run `freeway serve`.",
+        (true, false) => "; the gateway that runs takes them up within seconds.",
+        (true, true) => ", then restart the gateway: it listens for other machines from its next start on.",
+    };
+    world.say(format!("\nNext: put the provider keys you have into {}{then}", done.env_file));
 }
 
 #[cfg(test)]

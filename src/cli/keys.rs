@@ -6,7 +6,7 @@ use std::io::Read;
 use lexopt::prelude::*;
 use serde_json::{Value, json};
 
-use super::{DONE, FAILED, Failure, World, issue_lines};
+use super::{DONE, FAILED, Failure, World, command, issue_lines};
 use crate::base::clock;
 use crate::catalog::boxfile;
 use crate::catalog::env::{self, Paths, read_bounded};
@@ -33,7 +33,7 @@ usage: freeway keys import FILE [--format env|json|csv] [--preview] [--select LI
   --provider N=ID   the provider of number N, where the text does not say
   --json            tell it as JSON
 
-  A gateway that runs takes up the change by itself within seconds.
+  A gateway that runs takes up the change at once.
 
 examples:
   freeway keys import old/.env --preview
@@ -137,6 +137,7 @@ fn import(file: &str, args: &Args, world: &mut World<'_>) -> Result<u8, Failure>
     let sealer =
         Sealer { data: &paths.data, fingerprints: &fingerprints, passphrase: passphrase(&variables) };
     let added = sealer.add(&keys, clock::now().wall_ms).map_err(Failure::Failed)?;
+    command::read_again(&paths.data);
     // Those that were asked for by number and could not be added are a failure.
     let status = if args.select.is_some() && !chosen.skipped.is_empty() { FAILED } else { DONE };
     let rows = chosen.keys.iter().zip(&added);

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use lexopt::prelude::*;
 use serde_json::{Value, json};
 
-use super::{DONE, FAILED, Failure, World, issue_json, issue_line, issue_lines, verify};
+use super::{DONE, FAILED, Failure, World, command, issue_json, issue_line, issue_lines, verify};
 use crate::base::{calendar, clock};
 use crate::catalog::discovery::DiscoveredList;
 use crate::catalog::env::{self, Paths};
@@ -195,6 +195,7 @@ fn new(id: &str, line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::Failed(format!("{}: {error}", path.display()));
     prepare_folder(&paths).map_err(failed)?;
     std::fs::write(&path, file).map_err(failed)?;
+    command::read_again(&paths.data);
     if line.json {
         world.say_json(&json!({"ok": true, "id": id, "file": path, "env": env_name, "next": format!("freeway provider verify {id}")}));
         return Ok(DONE);
@@ -310,6 +311,7 @@ fn refresh(ids: &[String], json: bool, world: &mut World<'_>) -> Result<u8, Fail
     if fetched > 0 {
         load::write_discovered(&paths.data, &discovered)
             .map_err(|error| Failure::Failed(format!("{}: {error}", paths.data.display())))?;
+        command::read_again(&paths.data);
     }
     if json {
         world.say_json(&json!({"ok": failed == 0, "providers": lists}));

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::provider::{client, load_all};
 use super::verify_apply::{Applied, Suggestion};
-use super::{DONE, FAILED, Failure, World, issue_line};
+use super::{DONE, FAILED, Failure, World, command, issue_line};
 use crate::base::text::closest;
 use crate::catalog::load::Snapshot;
 use crate::catalog::provider::{Auth, LimitsScope, Metric, Model, ModelSource, Provider};
@@ -138,6 +138,7 @@ pub fn run(wish: &Wish<'_>, world: &mut World<'_>) -> Result<u8, Failure> {
             }
             if wish.apply {
                 let written = suggestion.write(snapshot, provider, verified);
+                command::read_again(&snapshot.paths.data);
                 applied = tell_applied(written, &mut report);
             }
         }

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use super::rules::{self, Category, Rule, Severity};
 use crate::catalog::settings::ScanSettings;
+use crate::wire::json;
 
 /// Most findings of one request; a text that is full of them is as bad as its first.
 pub const FINDINGS_MAX: usize = 25;
@@ -90,13 +91,9 @@ fn sample(found: &[u8]) -> String {
 
 /// The text of a JSON string that stands between its quotes.
 fn unescaped(raw: &[u8]) -> Cow<'_, [u8]> {
-    if memchr::memchr(b'\\', raw).is_none() {
-        return Cow::Borrowed(raw);
-    }
-    let quoted = [b"\"", raw, b"\""].concat();
-    match serde_json::from_slice::<String>(&quoted) {
-        Ok(text) => Cow::Owned(text.into_bytes()),
-        Err(_) => Cow::Borrowed(raw),
+    match json::unescape(raw) {
+        Some(Cow::Owned(text)) => Cow::Owned(text.into_bytes()),
+        Some(Cow::Borrowed(_)) | None => Cow::Borrowed(raw),
     }
 }
 

@@ -209,6 +209,9 @@ impl Gateway {
             previous: Some(&previous),
         };
         let snapshot = Arc::new(load::load(&inputs, &mut slots)?);
+        if !snapshot.settings.serves_as(&previous.settings) {
+            log::warn!("host, port or server.* changed: it counts from the next start on");
+        }
         self.sessions.set(snapshot.settings.sessions);
         *self.snapshot.write() = Arc::clone(&snapshot);
         self.store.keep(snapshot.settings.history.into());

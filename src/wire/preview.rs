@@ -21,6 +21,14 @@ impl Clip {
         self.chars += more.chars().count();
     }
 
+    /// Adds the text of a JSON string, piece by piece: it may be as long as a whole body. Anything else adds nothing.
+    fn push_json(&mut self, raw: &[u8]) {
+        if let [b'"', inner @ .., b'"'] = raw {
+            // What cannot be read was refused before.
+            let _ = std::str::from_utf8(inner).map(|inner| json::decode(inner, |piece| self.push(piece)));
+        }
+    }
+
     /// What is shown: the beginning, and how much more there was.
     pub fn finish(mut self) -> String {
         let more = self.chars.saturating_sub(CHARS_MAX);
@@ -43,9 +51,7 @@ impl Clip {
     }
 
     fn push_content(&mut self, payload: &[u8], part: &[u8]) {
-        if let Some(text) = content(payload, part).ok().flatten().and_then(json::text) {
-            self.push(&text);
-        }
+        self.push_json(content(payload, part).ok().flatten().unwrap_or_default());
     }
 }
 
@@ -88,7 +94,7 @@ pub fn prompt(body: &Body, question: Option<(usize, usize)>) -> String {
     let messages = body.given("messages").unwrap_or_default();
     match question.and_then(|(from, to)| messages.get(from..to)).or(body.given("input")) {
         Some(raw @ [b'[', ..]) => push_parts(&mut clip, raw),
-        Some(raw) => clip.push(&json::text(raw).unwrap_or_default()),
+        Some(raw) => clip.push_json(raw),
         None => {}
     }
     clip.finish()
@@ -104,9 +110,9 @@ fn push_parts(clip: &mut Clip, list: &[u8]) {
     while cursor.item().is_ok_and(|more| more) && clip.chars <= CHARS_MAX {
         let Ok(part) = cursor.skip() else { return };
         let raw = if part.starts_with(b"{") { json::member(part, "text") } else { Some(part) };
-        if let Some(text) = raw.and_then(json::text) {
+        if let Some(text @ [b'"', ..]) = raw {
             clip.push(if first { "" } else { "\n" });
-            clip.push(&text);
+            clip.push_json(text);
             first = false;
         }
     }

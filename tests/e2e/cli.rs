@@ -348,6 +348,36 @@ fn lists_that_refresh_fetched_reach_a_running_gateway() {
 }
 
 #[test]
+fn what_a_command_changed_counts_for_the_next_one() {
+    let acme = mock("acme");
+    acme.set_models(["acme-70b"]);
+    let gateway = Gateway::builder().folder("backups").file(".env", "ACME_API_KEY=acme-secret-key\n").start();
+    let ran = |line: &str| {
+        let ran = gateway.command(line);
+        assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
+        ran
+    };
+    ran(&format!("provider new acme --url {}", acme.url()));
+    ran("provider verify acme --validate --apply");
+    ran("doctor route acme/acme-70b");
+    gateway.chat("acme/acme-70b").ok().served_by("acme");
+    let target = gateway.folder().join("backups");
+    gateway
+        .write(".env", format!("ACME_API_KEY=acme-secret-key\nFREEWAY_BACKUP_TARGET={}\n", target.display()));
+    ran("backup --init");
+    ran("backup");
+    let made = ran("clients new phone --json").ok();
+    gateway.chat("acme/acme-70b").error(401, "invalid_api_key");
+    gateway.send(&Request::chat(&hello("acme/acme-70b")).key(made["key"].as_str().expect("a key"))).ok();
+    ran("clients revoke phone");
+    gateway.chat("acme/acme-70b").ok();
+    gateway.write("freeway.config.json", r#"{"server": {"workers": 7}}"#);
+    gateway.wait_for_log("server.* changed: it counts from the next start");
+    assert!(ran("init --lan").out.contains("then restart the gateway"));
+    gateway.chat("acme/acme-70b").error(401, "invalid_api_key");
+}
+
+#[test]
 fn a_first_start_as_the_readme_tells_it() {
     let alpha = mock("alpha");
     let mut terminal = with(&alpha);

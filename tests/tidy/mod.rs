@@ -389,6 +389,7 @@ fn the_documents_point_only_at_files_that_exist() {
         "CHANGELOG.md",
         "tests/bench/README.md",
         "docs/SECURITY.md",
+        "docs/API.md",
         "docs/OPERATING.md",
         "docs/ADDING-A-PROVIDER.md",
     ] {
@@ -409,8 +410,6 @@ fn the_documents_point_only_at_files_that_exist() {
     none("a document points at what is not there", offenders);
 }
 
-/// The page of settings is made from the table in the code. After a change there, run this test with
-/// `FREEWAY_WRITE_DOCS=1` in the environment, and commit the page.
 #[test]
 fn the_guide_to_providers_names_only_fields_that_exist() {
     let guide = fs::read_to_string(top().join("docs/ADDING-A-PROVIDER.md")).expect("the guide is there");
@@ -433,6 +432,8 @@ fn the_guide_to_providers_names_only_fields_that_exist() {
     assert!(unknown.is_empty(), "fields of the guide that the schema does not know: {unknown:?}");
 }
 
+/// The page of settings is made from the table in the code. After a change there, run this test with
+/// `FREEWAY_WRITE_DOCS=1` in the environment, and commit the page.
 #[test]
 fn the_page_of_settings_is_the_table() {
     let page = top().join("docs/settings.md");
@@ -451,6 +452,35 @@ They live in `freeway.config.json`, which takes comments and trailing commas. A 
 is `{\"server\": {\"workers\": 64}}`. A variable wins over the file, a real one over one in `.env`. An unknown name is a
 warning with a suggestion; a wrong type or value stops the start and says where. `freeway config check` tells both.
 ";
+
+/// A route that nobody can read about is there for nobody.
+#[test]
+fn the_page_of_routes_names_all() {
+    let page = fs::read_to_string(top().join("docs/API.md")).expect("docs/API.md is there");
+    let table = fs::read_to_string(top().join("src/http/routes.rs")).expect("the routes are there");
+    let starts = ["anybody(\"", "client(\"", "owner(\""];
+    let paths: Vec<&str> = starts
+        .iter()
+        .flat_map(|start| table.split(start).skip(1))
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    assert!(paths.len() > 30, "they are found: {paths:?}");
+    // A `*` takes what stands in braces, under whatever name.
+    let names = |path: &str| {
+        let mut parts = path.split('*');
+        let start = parts.next().unwrap_or_default();
+        let end = parts.next().unwrap_or_default();
+        page.split('`').any(|quoted| {
+            let named = quoted.rsplit(' ').next().unwrap_or_default();
+            let plain = named.split('?').next().unwrap_or_default();
+            plain == path || path.contains('*') && quoted.contains(start) && quoted.ends_with(end)
+        })
+    };
+    none(
+        "docs/API.md names the route",
+        paths.into_iter().filter(|path| !names(path)).map(str::to_owned).collect(),
+    );
+}
 
 /// Whoever meets a reason in `/readyz` finds it in the guide.
 #[test]
