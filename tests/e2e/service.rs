@@ -118,7 +118,7 @@ fn a_gateway_whose_places_are_all_taken_is_busy_and_not_dead() {
         let served = chats(&alpha).len();
         if served < CONNECTIONS {
             let mut wire = gateway.wire();
-            drop(wire.try_send(&Request::chat(&hello("m")).bytes()));
+            drop(wire.try_send(Request::chat(&hello("m")).bytes()));
             busy.push(wire);
         }
         served == CONNECTIONS
