@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::answer::Answer;
 use super::backups;
 use super::conn::Admission;
-use super::look::{Bar, Look};
+use super::look::{self, Bar, Look};
 use super::probes::KeyReport;
 use super::providers::unusable_because;
 use super::routes::Visit;
@@ -61,10 +61,14 @@ struct Line {
     key: &'static str,
     /// The model whose own limit it is.
     model: Option<Arc<str>>,
+    #[serde(serialize_with = "look::plain")]
     used: f64,
+    #[serde(serialize_with = "look::plain")]
     limit: f64,
+    #[serde(serialize_with = "look::plain")]
     pct: f64,
     window: String,
+    #[serde(serialize_with = "look::plain")]
     burn_per_hour: f64,
     exhausts_in_ms: Option<u64>,
     resets_first: bool,

@@ -1,5 +1,5 @@
 //! How the owner's views look at live state: how full each limit is, who waits, how fast and how well things went.
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::base::clock::Now;
 use crate::catalog::load::Snapshot;
@@ -19,9 +19,12 @@ pub struct Look<'a> {
 #[serde(rename_all = "camelCase")]
 pub struct Bar {
     pub key: &'static str,
+    #[serde(serialize_with = "plain")]
     pub used: f64,
+    #[serde(serialize_with = "plain")]
     pub limit: f64,
     /// Per cent, with one decimal.
+    #[serde(serialize_with = "plain")]
     pub pct: f64,
     pub window: String,
     /// Milliseconds since 1970; `None` for windows that slide.
@@ -43,6 +46,17 @@ pub struct ScoreView {
     latency_ms: u64,
     last_error: Option<String>,
 }
+
+/// Writes a number as people do: a whole one without a fraction, so that typed clients can read it as such.
+pub fn plain<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    match number.fract() == 0.0 && number.abs() <= EXACT_MAX {
+        true => serializer.serialize_i64(*number as i64),
+        false => serializer.serialize_f64(*number),
+    }
+}
+
+/// Up to here every whole number is exact.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Per cent with one decimal.
 pub fn percent(part: f64, whole: f64) -> f64 {

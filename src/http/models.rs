@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::answer::Answer;
 use super::conn::Admission;
-use super::look::{Bar, Look};
+use super::look::{self, Bar, Look};
 use super::path;
 use super::routes::Visit;
 use crate::base::clock;
@@ -34,6 +34,7 @@ pub struct ModelView<'a> {
     /// Why it is switched off.
     off_reason: Option<&'static str>,
     source: &'static str,
+    #[serde(serialize_with = "look::plain")]
     priority: f64,
     tier: Option<&'a str>,
     rank: Option<u32>,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::answer::Answer;
 use super::benches::{self, BenchView};
 use super::conn::Admission;
-use super::look::{Bar, Look, ScoreView};
+use super::look::{self, Bar, Look, ScoreView};
 use super::models::{ModelView, model_view};
 use super::path;
 use super::routes::Visit;
@@ -42,6 +42,7 @@ struct ProviderView<'a> {
     missing_vars: &'a [String],
     env_keys: &'a [String],
     auth_type: &'static str,
+    #[serde(serialize_with = "look::plain")]
     priority: f64,
     base_url: &'a str,
     limits_source: &'static str,

@@ -1,5 +1,5 @@
 //! `GET /api/settings`: every setting with its value and where that came from. Credentials are not shown.
-use serde_json::{Value, json};
+use serde_json::{Number, Value, json};
 
 use super::answer::Answer;
 use super::conn::Admission;
@@ -92,8 +92,8 @@ fn overridden(snapshot: &Snapshot, name: &str) -> Option<Value> {
 struct Form {
     kind: &'static str,
     words: Option<&'static [&'static str]>,
-    min: Option<f64>,
-    max: Option<f64>,
+    min: Option<Number>,
+    max: Option<Number>,
 }
 
 impl Form {
@@ -102,9 +102,11 @@ impl Form {
         match shape {
             Shape::Flag => form("flag"),
             Shape::Whole(min, max) => {
-                Form { min: Some(*min as f64), max: Some(*max as f64), ..form("whole") }
+                Form { min: Some((*min).into()), max: Some((*max).into()), ..form("whole") }
             }
-            Shape::Number(min, max) => Form { min: Some(*min), max: Some(*max), ..form("number") },
+            Shape::Number(min, max) => {
+                Form { min: Number::from_f64(*min), max: Number::from_f64(*max), ..form("number") }
+            }
             Shape::Text => form("text"),
             Shape::Word(words) => Form { words: Some(words), ..form("word") },
             Shape::Texts | Shape::Addresses | Shape::Origins => form("list"),
