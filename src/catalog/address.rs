@@ -70,7 +70,10 @@ fn substitute<'v>(template: &str, mut value: impl FnMut(&str) -> &'v str) -> Res
     Ok(out)
 }
 
-/// Reads a base address. The error says what is wrong with it.
+/// `ftp`, `wss` and the like.
+const SCHEME_BYTES_MAX: usize = 5;
+
+/// Reads a base address. The error says what is wrong with it, and holds nothing that could be a secret.
 pub fn base_url(text: &str) -> Result<Address, String> {
     let text = text.trim().trim_end_matches('/');
     if text.bytes().any(|b| b <= b' ' || b == 0x7f || !b.is_ascii()) {
@@ -78,7 +81,10 @@ pub fn base_url(text: &str) -> Result<Address, String> {
     }
     let (scheme, rest) = text.split_once("://").ok_or("must begin with https:// or http://")?;
     if !scheme.eq_ignore_ascii_case("https") && !scheme.eq_ignore_ascii_case("http") {
-        return Err(format!("must begin with https:// or http:// (it begins with {scheme}://)"));
+        // A variable may stand in an address, and a key in a variable: only what can be none is said again.
+        let is_word = scheme.len() <= SCHEME_BYTES_MAX && scheme.bytes().all(|b| b.is_ascii_alphabetic());
+        let found = if is_word { format!(" (it begins with {scheme}://)") } else { String::new() };
+        return Err(format!("must begin with https:// or http://{found}"));
     }
     if rest.contains(['?', '#']) {
         return Err("must not hold `?` or `#`; keys go under `auth`".into());
@@ -215,6 +221,14 @@ mod tests {
         check("http://[::ffff:169.254.1.1]/v1", "link-local");
         check("http://metadata.google.internal/v1", "metadata");
         check("http://[nope]/v1", "IPv6");
+    }
+
+    #[test]
+    fn what_could_be_a_key_is_not_said_again() {
+        for text in ["httsk-0123456789ps://p/v1", "verylongword://p/v1", "gsk_1://p"] {
+            let error = base_url(text).expect_err(text);
+            assert_eq!(error, "must begin with https:// or http://", "{text}");
+        }
     }
 
     #[test]
