@@ -7,7 +7,7 @@ use super::conversation::{Conversation, Message, Role};
 use crate::wire::json::{self, Flaw};
 
 /// What a result says that never came.
-const NO_RESULT: &str = "[no result: this call was not finished]";
+pub(super) const NO_RESULT: &str = "[no result: this call was not finished]";
 
 /// The value of `messages` with its pairs mended; `None` when nothing was torn.
 pub fn mended(raw: &[u8]) -> Result<Option<Vec<u8>>, Flaw> {
@@ -72,7 +72,8 @@ impl Mended {
     }
 }
 
-fn no_result(id: Option<&str>) -> Vec<u8> {
+/// A result that stands in the place of one that never came.
+pub(super) fn no_result(id: Option<&str>) -> Vec<u8> {
     let mut out = b"{\"role\":\"tool\",".to_vec();
     if let Some(id) = id {
         out.extend_from_slice(b"\"tool_call_id\":");

@@ -8,13 +8,11 @@ use std::ops::Range;
 
 use serde_json::Value;
 
+use super::pairs::no_result;
 use super::tokens;
 use crate::wire::chat::SessionMode;
 use crate::wire::json::{self, Cursor, Flaw};
 use crate::wire::tally::Tally;
-
-/// What stands in the place of a tool result that never came.
-const NO_RESULT: &str = "no result: the call was interrupted";
 
 /// What a message is, as far as a conversation is held together by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,19 +225,6 @@ fn mended(mut open: Open, incoming: &Thread, takes: impl Fn(usize) -> bool) -> T
     mended
 }
 
-fn no_result(id: Option<&str>) -> Vec<u8> {
-    let mut result = b"{\"role\":\"tool\",".to_vec();
-    if let Some(id) = id {
-        result.extend_from_slice(b"\"tool_call_id\":");
-        json::quote(id, &mut result);
-        result.push(b',');
-    }
-    result.extend_from_slice(b"\"content\":");
-    json::quote(NO_RESULT, &mut result);
-    result.push(b'}');
-    result
-}
-
 /// The ids of calls that wait for their results; `None` for a call without one.
 #[derive(Default)]
 struct Open(Vec<Option<String>>);
@@ -438,6 +423,7 @@ fn each_member<'a>(object: &'a [u8], mut see: impl FnMut(&'a [u8], &'a [u8])) ->
 mod tests {
     use super::*;
     use crate::base::rng::Rng;
+    use crate::context::pairs::NO_RESULT;
 
     const SYSTEM: &str = r#"{"role":"system","content":"be brief"}"#;
     const CALLS: &str = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"b","type":"function","function":{"name":"g","arguments":"{}"}}]}"#;
