@@ -144,7 +144,7 @@ fn parse(answer: &[u8]) -> Option<Reply> {
 }
 
 #[cfg(test)]
-mod answers {
+mod tests {
     use super::*;
 
     #[test]

@@ -138,7 +138,7 @@ fn a5_a_changed_file_is_told_and_loses_nothing() {
     gateway.write("data/box.key", [7; 32]);
     gateway.start_again();
     gateway.chat("m").error(503, "no_provider_configured");
-    assert!(gateway.log().contains("keys.json: 1 pasted keys cannot be opened"), "{}", gateway.log());
+    gateway.wait_for_log("keys.json: 1 pasted keys cannot be opened");
     paste(&gateway, "another-key-0123").ok();
     gateway.stop();
     gateway.write("data/box.key", secret);
@@ -218,7 +218,7 @@ fn fl_40_what_is_exported_is_read_again() {
         assert_eq!((read.at("/format"), read.at("/counts/new")), (json!(format), json!(2)), "{read}");
     }
     gateway.get("/api/keys/export?format=xml").error(400, "invalid_body");
-    assert!(gateway.log().contains("exported in plain text"));
+    gateway.wait_for_log("exported in plain text");
     let env = gateway.get("/api/keys/export?format=env").text();
     assert!(env.contains("ALPHA_API_KEY=variable-key-1\nALPHA_API_KEY_2="), "{env}");
     assert!(gateway.get("/api/keys/export?format=csv").text().contains("'=mine"));
