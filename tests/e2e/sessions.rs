@@ -154,7 +154,7 @@ fn ctx_02_a_call_that_nobody_answered_is_mended_in_the_session() {
     assert_eq!(sent[2]["tool_call_id"], call.at("/choices/0/message/tool_calls/0/id"));
     assert_eq!(sent[3]["content"], "never mind");
     let stored = stored(&gateway, "s");
-    assert!(stored.len() == 5 && stored[2].starts_with("tool:no result"), "{stored:?}");
+    assert!(stored.len() == 5 && stored[2].starts_with("tool:[no result"), "{stored:?}");
 }
 
 #[test]
