@@ -47,6 +47,17 @@ pub struct Found {
     /// A finish reason that says the upstream failed.
     pub failed: bool,
     pub finished: Vec<Finish>,
+    /// Where the text stands, a JSON string, and how many pieces of output there are.
+    text: Range<usize>,
+    pieces: usize,
+}
+
+impl Found {
+    /// Where the text stands in a chunk that holds one text and nothing else of interest.
+    pub fn only_text(&self) -> Option<Range<usize>> {
+        let only = self.pieces == 1 && !self.text.is_empty() && self.finished.is_empty() && !self.held;
+        only.then(|| self.text.clone())
+    }
 }
 
 /// A finish reason found in a chunk, and where it stands.
@@ -221,6 +232,7 @@ impl Reading<'_> {
             match name {
                 b"content" if raw.starts_with(b"[") => {
                     let parts = text_of_parts(raw);
+                    self.found.pieces += 1;
                     self.found.output |= !parts.text.is_empty() || !parts.thinking.is_empty();
                     self.choices.output.text(&parts.text);
                     self.choices.output.text(&parts.thinking);
@@ -228,10 +240,15 @@ impl Reading<'_> {
                     thinking = parts.thinking;
                 }
                 b"content" | b"reasoning_content" | b"reasoning" | b"refusal" if raw.starts_with(b"\"") => {
-                    self.found.output |= raw.len() > 2;
+                    if raw.len() > 2 {
+                        self.found.output = true;
+                        self.found.pieces += 1;
+                        self.found.text = span;
+                    }
                     self.choices.output.json(raw);
                 }
                 b"tool_calls" if raw.starts_with(b"[") && !json::is_blank(Some(raw)) => {
+                    self.found.pieces += 1;
                     let Choices { list, output, salt, .. } = &mut *self.choices;
                     match list[at].calls.read(raw, span, salt, self.patch, output)? {
                         Passed::Some => self.found.output = true,
@@ -239,6 +256,7 @@ impl Reading<'_> {
                     }
                 }
                 b"function_call" | b"audio" | b"reasoning_details" => {
+                    self.found.pieces += 1;
                     self.found.output |= !json::is_blank(Some(raw));
                     if name == b"function_call" {
                         self.choices.output.json(raw);

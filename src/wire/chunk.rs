@@ -5,6 +5,7 @@ use super::answer::says_error;
 use super::choice::{Choices, Found, Reading};
 use super::head::{self, Fallback, Head, Present};
 use super::json::{self, Cursor, Flaw};
+use super::mould::Mould;
 use super::patch::{Patch, Track};
 use super::tally::Tally;
 use super::usage::{Usage, UsageTap};
@@ -62,6 +63,8 @@ pub struct ChunkShaper {
     choices: Choices,
     usage: UsageTap,
     patch: Patch,
+    /// Of the last chunk, if it was text and went out as it came.
+    mould: Mould,
     done: bool,
     end: Option<End>,
     malformed: u32,
@@ -78,6 +81,7 @@ impl ChunkShaper {
             head: Head::new(head::CHUNK, Fallback { id, created_s, model }),
             usage: UsageTap::default(),
             patch: Patch::default(),
+            mould: Mould::default(),
             done: false,
             end: None,
             malformed: 0,
@@ -93,6 +97,12 @@ impl ChunkShaper {
         if payload == b"[DONE]" {
             self.done = true;
             return Step::Done;
+        }
+        if let Some(string) = self.mould.string(payload) {
+            // All else was found in order in the chunk before.
+            self.choices.output.json(string);
+            self.copy(payload, out);
+            return Step::Delta;
         }
         let Ok(text) = std::str::from_utf8(payload) else {
             // By the rules of event streams broken UTF-8 is decoded with U+FFFD in its place.
@@ -211,6 +221,7 @@ impl ChunkShaper {
             return Ok(if says_error(payload) { Step::Failed(payload.to_vec()) } else { Step::Nothing });
         }
         self.patch.clear();
+        self.mould.clear();
         let (mut top, mut present, mut failed) = (Track::new(cursor.at()), Present::default(), false);
         let mut reading = Reading {
             choices: &mut self.choices,
@@ -260,6 +271,10 @@ impl ChunkShaper {
             return Ok(Step::Nothing);
         }
         self.emit(payload, &found, out);
+        let as_it_came = self.patch.is_empty() && memchr::memchr2(b'\n', b'\r', payload).is_none();
+        if let Some(string) = found.only_text().filter(|_| as_it_came) {
+            self.mould.take(payload, string);
+        }
         Ok(if !found.finished.is_empty() && self.choices.finished() >= self.n {
             Step::Finished
         } else if found.output {
@@ -267,6 +282,13 @@ impl ChunkShaper {
         } else {
             Step::Nothing
         })
+    }
+
+    /// Appends a chunk as it came.
+    fn copy(&self, payload: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(payload);
+        out.extend_from_slice(b"\n\n");
     }
 
     /// Appends the chunk. A choice that finishes while calls are still to be completed gets those first.
@@ -520,6 +542,48 @@ mod tests {
         let seen = run(&(stream + DONE));
         assert_eq!(seen.frames[..4], chunks);
         assert_eq!(seen.frames[4..], ["[DONE]"]);
+    }
+
+    #[test]
+    fn chunks_that_differ_in_their_text_only_come_out_as_if_each_were_read() {
+        let chunk = |text: &str| {
+            format!(
+                r#"{{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{{"index":0,"delta":{{"content":{text}}},"finish_reason":null}}]}}"#
+            )
+        };
+        let texts = [
+            r#""a""#,
+            r#""b\n\"\\ \u00e9é""#,
+            r#""""#,
+            r#""🦊""#,
+            r#"" \ud83e\udd8a""#,
+            r#""\ud83e""#,
+            r#""z""#,
+        ];
+        let mut shaper = ChunkShaper::new(options(false, 1));
+        let (mut out, mut expected) = (Vec::new(), String::new());
+        let mut output = Tally::default();
+        for text in texts {
+            shaper.data(chunk(text).as_bytes(), &mut out);
+            // Alone, each is read from front to back.
+            let (mut alone, mut frames) = (ChunkShaper::new(options(false, 1)), Vec::new());
+            alone.data(chunk(text).as_bytes(), &mut frames);
+            expected += std::str::from_utf8(&frames).expect("UTF-8");
+            output += *alone.output();
+        }
+        assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);
+        assert_eq!(*shaper.output(), output);
+        // What does not continue the form is judged as ever.
+        let mut out = Vec::new();
+        assert_eq!(
+            shaper.data(br#"{"error":{"message":"no"}}"#, &mut out),
+            Step::Failed(br#"{"error":{"message":"no"}}"#.to_vec())
+        );
+        assert_eq!(shaper.data(chunk(r#""open"#).as_bytes(), &mut out), Step::Nothing);
+        assert_eq!((shaper.malformed(), out.len()), (1, 0));
+        let last = chunk(r#""""#).replace(r#""finish_reason":null"#, r#""finish_reason":"stop""#);
+        assert_eq!(shaper.data(last.as_bytes(), &mut out), Step::Finished);
+        assert_eq!(shaper.data(chunk(r#""late""#).as_bytes(), &mut out), Step::Delta);
     }
 
     #[test]

@@ -390,6 +390,20 @@ pub fn is_json(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok() && cursor.skip().and_then(|_| cursor.end()).is_ok()
 }
 
+/// Whether `inside` may stand between the quotes of a JSON string as it is, without lone surrogates. Of UTF-8 nothing is
+/// said.
+pub fn is_sound_inside(inside: &[u8]) -> bool {
+    let mut cursor = Cursor::new(inside);
+    loop {
+        cursor.at = plain_run(inside, cursor.at);
+        match inside.get(cursor.at) {
+            None => return !cursor.lone_surrogate,
+            Some(b'\\') if cursor.escape().is_ok() => {}
+            Some(_) => return false,
+        }
+    }
+}
+
 /// The text of a JSON string given with its quotes; `None` when the value is no string. A lone surrogate becomes
 /// U+FFFD.
 pub fn text(raw: &[u8]) -> Option<Cow<'_, str>> {

@@ -11,6 +11,7 @@ pub mod exchange;
 
 // JSON text and changes to it.
 pub mod json;
+pub mod mould;
 pub mod patch;
 
 // Requests.

@@ -1,6 +1,9 @@
 //! The beginnings of what was asked and answered, for the log's previews. Pure.
+use std::ops::Range;
+
 use super::body::Body;
 use super::json::{self, Cursor, Flaw};
+use super::mould::Mould;
 
 /// Characters that are kept of a text.
 const CHARS_MAX: usize = 1_500;
@@ -10,6 +13,8 @@ const CHARS_MAX: usize = 1_500;
 pub struct Clip {
     text: String,
     chars: usize,
+    /// Of the last streamed chunk that said something.
+    mould: Mould,
 }
 
 impl Clip {
@@ -40,24 +45,34 @@ impl Clip {
 
     /// Adds what the first choice says in frames that a client gets.
     pub fn push_frames(&mut self, frames: &[u8]) {
-        for payload in frames.split(|b| *b == b'\n').filter_map(|line| line.strip_prefix(b"data: ")) {
-            self.push_content(payload, b"delta");
+        let mut rest = frames;
+        while !rest.is_empty() {
+            let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+            let (line, after) = rest.split_at(end);
+            rest = after.get(1..).unwrap_or_default();
+            let Some(payload) = line.strip_prefix(b"data: ") else { continue };
+            if let Some(string) = self.mould.string(payload) {
+                self.push_json(string);
+                continue;
+            }
+            if let Ok(Some(span)) = content(payload, b"delta") {
+                self.push_json(&payload[span.clone()]);
+                self.mould.take(payload, span);
+            }
         }
     }
 
     /// Adds what the first choice says in a whole answer.
     pub fn push_whole(&mut self, answer: &[u8]) {
-        self.push_content(answer, b"message");
-    }
-
-    fn push_content(&mut self, payload: &[u8], part: &[u8]) {
-        self.push_json(content(payload, part).ok().flatten().unwrap_or_default());
+        if let Ok(Some(span)) = content(answer, b"message") {
+            self.push_json(&answer[span]);
+        }
     }
 }
 
-/// The content of the choice of index 0, where it comes first, as it stands in its `part`. Every streamed chunk passes
-/// through here, so nothing is read twice, nor anything behind that choice.
-fn content<'a>(payload: &'a [u8], part: &[u8]) -> Result<Option<&'a [u8]>, Flaw> {
+/// Where the content of the choice of index 0 stands in its `part`, if that choice comes first and its content is a text.
+/// Many streamed chunks pass through here, so nothing is read twice, nor anything behind that choice.
+fn content(payload: &[u8], part: &[u8]) -> Result<Option<Range<usize>>, Flaw> {
     let mut cursor = Cursor::new(payload);
     if !cursor.open(b'{')? {
         return Ok(None);
@@ -78,7 +93,7 @@ fn content<'a>(payload: &'a [u8], part: &[u8]) -> Result<Option<&'a [u8]>, Flaw>
             while let Some(name) = cursor.member()? {
                 let raw = cursor.skip()?;
                 if name == b"content" {
-                    content = Some(raw);
+                    content = raw.starts_with(b"\"").then(|| cursor.at() - raw.len()..cursor.at());
                 }
             }
         } else if cursor.skip()? != b"0" && name == b"index" {
