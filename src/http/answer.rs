@@ -169,11 +169,6 @@ impl Responder {
         self.exchange.cut().is_cut()
     }
 
-    /// Whether the client has left. Asks the system, for what a reader answers itself and so does not watch.
-    pub fn has_left(&self) -> bool {
-        self.is_abandoned() || self.exchange.line().has_hung_up()
-    }
-
     /// Answers.
     ///
     /// # Errors
@@ -268,9 +263,9 @@ impl Stream {
         self.exchange.cut()
     }
 
-    /// Whether the client has left. Asks the system, for streams that a reader answers itself and so does not watch.
+    /// Whether the client has left.
     pub fn is_abandoned(&self) -> bool {
-        self.exchange.has_failed() || self.exchange.cut().is_cut() || self.exchange.line().has_hung_up()
+        self.exchange.has_failed() || self.exchange.cut().is_cut()
     }
 
     fn send(&mut self, data: &[u8], last: &[u8]) -> io::Result<()> {

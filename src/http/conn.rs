@@ -1,9 +1,8 @@
-//! The reader of one connection: it polices, reads, admits, hands over and watches.
+//! The thread of one connection: it polices, reads and admits requests one after the other, and has each of them answered.
 //!
 //! It looks at a request by peeking before anything is taken off the socket, so that tiny_http, which parses heads and
-//! delimits bodies, is only ever given what cannot harm it. What it would refuse or read otherwise is read here. The
-//! wait for the next request is also the watch over the current one: while a worker answers, the reader sleeps in the
-//! same peek, and the end of the stream means that the client has left.
+//! delimits bodies, is only ever given what cannot harm it. What it would refuse or read otherwise is read here. What
+//! calls upstreams runs here as well, on a worker's place.
 //!
 //! This file must not know routes or what is being answered.
 use std::io::{self, IoSlice, Write};
@@ -15,10 +14,11 @@ use std::time::{Duration, Instant};
 use super::answer::{Answer, Fields, Framing, Responder, internal_error, write_answer};
 use super::body::{Coding, Fault, Intake, gunzip};
 use super::budget::Share;
-use super::exchange::{Exchange, Flight, Outcome, Terms};
+use super::exchange::{Exchange, Kept, Terms};
 use super::head::{HEAD_BYTES_MAX, Head, Length, Refusal, Scan, check_head, scan_head};
 use super::line::{LINGER_BODY_BYTES_MAX, LINGER_BYTES_MAX, Line};
 use super::server::House;
+use super::workers::Entry;
 use crate::base::clock;
 
 /// Decides about requests. Called on the reader thread with a checked head, before the body.
@@ -37,24 +37,10 @@ pub enum Admission {
 /// What is to be done with a request that is whole.
 pub enum Next {
     Answer(Answer),
-    /// For a worker. When none is free, the client gets a 503.
-    Work(Box<dyn FnOnce(Responder) + Send>),
-    /// For this thread, so that it cannot be starved by upstream calls: live views and the like.
+    /// For a worker: it calls upstreams. When no place is free and the queue is full, the client gets a 503.
+    Work(Box<dyn FnOnce(Responder)>),
+    /// For whoever read it, so that upstream calls cannot starve it: live views and the like.
     Here(Box<dyn FnOnce(Responder)>),
-}
-
-/// A request on its way to a worker.
-pub struct Job {
-    responder: Responder,
-    run: Box<dyn FnOnce(Responder) + Send>,
-}
-
-impl Job {
-    /// Runs it, also when the client has left while it waited: its cut handle says so, and a request that nobody
-    /// waits for is to be noted all the same.
-    pub fn run(self) {
-        (self.run)(self.responder);
-    }
 }
 
 /// The requests of one connection as tiny_http reads them; it ends at the first that tiny_http refuses.
@@ -66,8 +52,6 @@ const LOOK_BYTES: usize = 4096;
 const BLANK_LINES_MAX: usize = 4;
 /// tiny_http reads bodies up to this by itself while it parses the head, without any deadline.
 const TINY_PREREAD_BYTES: u64 = 1024;
-/// How often a client that has sent more while its request is being served is checked for having left.
-const PIPELINED_WATCH: Duration = Duration::from_millis(200);
 /// Looks at a growing head before the reader takes pauses between them.
 const HASTY_LOOKS: u32 = 8;
 /// Longest such pause. It bounds what a client that sends single bytes can cost.
@@ -76,13 +60,10 @@ const PAUSE_MS_MAX: u64 = 50;
 /// Serves one connection until it ends.
 pub fn serve(house: &House, line: Arc<Line>, requests: Requests) {
     let mut reader = Reader { house, unfinished: None, ticket: None, requests, line, taken_bytes: 0 };
-    let mut flight = None;
-    while let Some((head, shape)) = reader.next_request(flight.take()) {
-        flight = match reader.serve(head, shape) {
-            After::Next => None,
-            After::Watch(flight) => Some(flight),
-            After::Close => break,
-        };
+    while let Some((head, shape)) = reader.next_request() {
+        if let After::Close = reader.serve(head, shape) {
+            break;
+        }
     }
     // Before tiny_http lets go of a request that was not read to its end: it would read on, at the client's pace.
     reader.line.close();
@@ -106,8 +87,6 @@ struct Reader<'h> {
 /// What follows a request on its connection.
 enum After {
     Next,
-    /// The answer is being made elsewhere.
-    Watch(Arc<Flight>),
     Close,
 }
 
@@ -155,10 +134,10 @@ impl Shape {
 }
 
 impl Reader<'_> {
-    /// Waits for the next request while the current one, if any, is being answered. `None` when the connection is over.
-    fn next_request(&mut self, flight: Option<Arc<Flight>>) -> Option<(Head, Shape)> {
+    /// Waits for the next request. `None` when the connection is over.
+    fn next_request(&mut self) -> Option<(Head, Shape)> {
         let mut look = [0; LOOK_BYTES];
-        let seen = self.first_bytes(&mut look, flight.as_deref())?;
+        let seen = self.first_bytes(&mut look)?;
         self.ticket = None;
         match self.read_head(&mut look, seen) {
             // Only now is the line busy: while heads are coming in, slow ones are the first to make room for others.
@@ -175,28 +154,19 @@ impl Reader<'_> {
         }
     }
 
-    /// Waits for bytes, and for the end of the current answer.
-    fn first_bytes(&self, look: &mut [u8], flight: Option<&Flight>) -> Option<usize> {
+    /// Waits for bytes, and looks at them.
+    fn first_bytes(&self, look: &mut [u8]) -> Option<usize> {
         let idle = Duration::from_millis(self.house.settings.idle_ms);
         let mut patience = idle;
         loop {
             self.line.set_read_timeout(patience);
             match self.line.peek(look) {
-                Ok(0) => break,
-                Ok(seen) => return self.has_landed(flight).then_some(seen),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if flight.is_none_or(|flight| flight.outcome().is_some()) {
-                        patience = self.idle_left(idle)?;
-                    }
-                }
-                Err(_) => break,
+                Ok(0) => return None,
+                Ok(seen) => return Some(seen),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => patience = self.idle_left(idle)?,
+                Err(_) => return None,
             }
         }
-        // The end of the stream while a request is served, be it of one direction, means that nobody waits for it.
-        if let Some(flight) = flight.filter(|flight| flight.outcome().is_none()) {
-            flight.cut().cut();
-        }
-        None
     }
 
     /// What is left of the time that this connection may stay without a request.
@@ -205,28 +175,6 @@ impl Reader<'_> {
         let left =
             idle.checked_sub(Duration::from_millis((clock::uptime_ms() + 1).saturating_sub(since_ms)))?;
         (left.as_millis() > 0).then_some(left)
-    }
-
-    /// The next request has begun; waits until the current one is answered. False when the connection ends instead.
-    fn has_landed(&self, flight: Option<&Flight>) -> bool {
-        let Some(flight) = flight else {
-            return true;
-        };
-        loop {
-            match flight.wait(PIPELINED_WATCH) {
-                Some(Outcome::Keep) => return true,
-                Some(Outcome::Close) => {
-                    self.line.linger(LINGER_BYTES_MAX);
-                    return false;
-                }
-                // With data unread a peek never tells the end of the stream.
-                None if self.line.has_hung_up() => {
-                    flight.cut().cut();
-                    return false;
-                }
-                None => {}
-            }
-        }
     }
 
     /// Reads the head by peeking, of which `look` holds the first `seen` bytes. Gives the bytes seen in all, too.
@@ -307,28 +255,35 @@ impl Reader<'_> {
         };
         match self.guarded(|| then(body)) {
             Some(Next::Answer(answer)) => self.answer(framing, &answer, &terms.headers),
-            Some(Next::Work(run)) => {
-                let (flight, responder) = self.depart(framing, terms, share);
-                if let Err(job) = self.house.workers.submit(Job { responder, run }) {
-                    let full = Refusal::overloaded("all workers are busy and the queue is full");
-                    // Whether the client could be told or not, the exchange is over.
-                    let _ = job.responder.error(&full.to_error());
-                }
-                After::Watch(flight)
-            }
-            Some(Next::Here(run)) => {
-                let (flight, responder) = self.depart(framing, terms, share);
-                self.guarded(|| run(responder));
-                After::Watch(flight)
-            }
+            Some(Next::Work(run)) => self.carry(framing, terms, share, |responder| self.work(responder, run)),
+            Some(Next::Here(run)) => self.carry(framing, terms, share, run),
             None => self.answer(framing, &terms.error_answer(&internal_error()), &terms.headers),
         }
     }
 
-    fn depart(&self, framing: Framing, terms: Terms, share: Share) -> (Arc<Flight>, Responder) {
-        let flight = Flight::new();
-        let exchange = Exchange::new(&self.line, &flight, framing, share);
-        (flight, Responder::new(exchange, terms))
+    /// Has `run` answer a request. Nothing is read from the client meanwhile; that it leaves is noticed elsewhere.
+    fn carry(&self, framing: Framing, terms: Terms, share: Share, run: impl FnOnce(Responder)) -> After {
+        let kept = Kept::default();
+        let exchange = Exchange::new(&self.line, &kept, framing, share);
+        self.guarded(|| run(Responder::new(exchange, terms)));
+        if kept.get() {
+            return After::Next;
+        }
+        self.line.linger(LINGER_BYTES_MAX);
+        After::Close
+    }
+
+    /// Runs what needs a worker, also when the client has left while its request waited: its cut handle says so, and a
+    /// request that nobody waits for is to be noted all the same.
+    fn work(&self, responder: Responder, run: impl FnOnce(Responder)) {
+        match self.house.workers.enter(&Arc::clone(responder.cut())) {
+            Entry::Full => {
+                let full = Refusal::overloaded("all workers are busy and the queue is full");
+                // Whether the client could be told or not, the exchange is over.
+                let _ = responder.error(&full.to_error());
+            }
+            _place => run(responder),
+        }
     }
 
     /// Takes the request off the socket and reads its body, through tiny_http where it can.

@@ -1,9 +1,8 @@
-//! One request between the reader thread that watches its client and the thread that answers it.
+//! One request that is being answered: what its answer has to look like, and what follows it on its connection.
+use std::cell::Cell;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex};
 
 use super::answer::{Answer, Fields, Framing};
 use super::budget::Share;
@@ -41,77 +40,34 @@ impl Terms {
     }
 }
 
-/// What the reader waits for while somebody else answers.
-#[derive(Debug)]
-pub struct Flight {
-    cut: Arc<Cut>,
-    outcome: Mutex<Option<Outcome>>,
-    landed: Condvar,
-}
-
-/// How an exchange ended for its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It can serve the next request.
-    Keep,
-    /// It has been told that nothing more comes.
-    Close,
-}
-
-impl Flight {
-    /// One that has not ended.
-    pub fn new() -> Arc<Flight> {
-        Arc::new(Flight { cut: Cut::new(), outcome: Mutex::new(None), landed: Condvar::new() })
-    }
-
-    pub fn cut(&self) -> &Arc<Cut> {
-        &self.cut
-    }
-
-    /// How it ended, if it has.
-    pub fn outcome(&self) -> Option<Outcome> {
-        *self.outcome.lock()
-    }
-
-    /// Waits for the end; `None` when there is none after `patience`.
-    pub fn wait(&self, patience: Duration) -> Option<Outcome> {
-        let mut outcome = self.outcome.lock();
-        if outcome.is_none() {
-            self.landed.wait_for(&mut outcome, patience);
-        }
-        *outcome
-    }
-
-    fn land(&self, outcome: Outcome) {
-        *self.outcome.lock() = Some(outcome);
-        // Costs no system call while nobody waits, which is nearly always.
-        self.landed.notify_one();
-    }
-}
-
-/// The answering side. When it is dropped the request is over: the line is idle or closing, the memory of the body is
-/// free, and the reader knows.
+/// The answering side of a request. When it is dropped the request is over: the line is idle or closing, and the memory
+/// of the body is free.
 #[derive(Debug)]
 pub struct Exchange(Option<Open>);
 
 #[derive(Debug)]
 struct Open {
     line: Arc<Line>,
-    flight: Arc<Flight>,
+    cut: Arc<Cut>,
     framing: Framing,
     /// An answer could not be written, or was left unfinished.
     failed: bool,
     share: Share,
+    kept: Kept,
 }
+
+/// Whether the connection can serve another request, which is so once an exchange has ended well.
+pub type Kept = Rc<Cell<bool>>;
 
 const HELD: &str = "an exchange is only empty after `take`, when it is dropped";
 
 impl Exchange {
     /// An exchange on `line`. `share` is the memory of the request's body.
-    pub fn new(line: &Arc<Line>, flight: &Arc<Flight>, framing: Framing, share: Share) -> Exchange {
-        line.hold_cut(flight.cut());
-        let (line, flight) = (Arc::clone(line), Arc::clone(flight));
-        Exchange(Some(Open { line, flight, framing, failed: false, share }))
+    pub fn new(line: &Arc<Line>, kept: &Kept, framing: Framing, share: Share) -> Exchange {
+        let cut = Cut::new();
+        line.hold_cut(&cut);
+        let (line, kept) = (Arc::clone(line), Rc::clone(kept));
+        Exchange(Some(Open { line, cut, framing, failed: false, share, kept }))
     }
 
     /// Moves this exchange out of a value that has a `Drop` of its own.
@@ -125,7 +81,7 @@ impl Exchange {
     }
 
     pub fn cut(&self) -> &Arc<Cut> {
-        self.open().flight.cut()
+        &self.open().cut
     }
 
     /// The form of the answer. A connection that stops is not kept.
@@ -165,22 +121,17 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let Some(Open { line, flight, framing, failed, share }) = self.0.take() else {
+        let Some(Open { line, framing, failed, share, kept, .. }) = self.0.take() else {
             return;
         };
         drop(share);
-        let outcome =
-            if framing.keep && !failed && !line.is_stopping() { Outcome::Keep } else { Outcome::Close };
+        kept.set(framing.keep && !failed && !line.is_stopping());
         if failed {
             line.close();
-        } else if outcome == Outcome::Close {
-            // Not `close`: the client may still be reading, and answers this with its own end of stream, which wakes
-            // the reader.
+        } else if !kept.get() {
+            // Not `close`: the client may still be reading.
             line.finish_writing();
         }
         line.rest();
-        // The reader may close everything as soon as it knows, so our reference goes first.
-        drop(line);
-        flight.land(outcome);
     }
 }

@@ -5,6 +5,7 @@
 //! each call, a deadline bounds each frame.
 use std::io::{self, IoSlice, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -44,13 +45,21 @@ pub struct Line {
     socket: TcpStream,
     /// `BUSY`, `CLOSING`, or since when idle (milliseconds of uptime, plus one).
     state: AtomicU64,
-    /// Ends the upstream call that is made for this client.
-    cut: Mutex<Option<Arc<Cut>>>,
+    call: Mutex<CallOfLine>,
     write_timeout: Duration,
     /// What the kernel's receive timeout stands at, to save the calls that would change nothing.
     read_timeout_ms: AtomicU64,
     /// Last, because fields are dropped in order: the seat is free only when the socket is closed.
     seat: Seat,
+}
+
+/// What ends with the client.
+#[derive(Debug, Default)]
+struct CallOfLine {
+    /// Ends the upstream call that is made for it.
+    cut: Option<Arc<Cut>>,
+    /// It has stopped sending, or is gone.
+    hung_up: bool,
 }
 
 impl Line {
@@ -65,7 +74,7 @@ impl Line {
         let line = Arc::new(Line {
             socket,
             state: AtomicU64::new(idle_now()),
-            cut: Mutex::new(None),
+            call: Mutex::default(),
             write_timeout,
             read_timeout_ms: AtomicU64::new(0),
             seat,
@@ -100,7 +109,7 @@ impl Line {
 
     /// The request is over.
     pub fn rest(&self) {
-        *self.cut.lock() = None;
+        self.call.lock().cut = None;
         self.state.store(idle_now(), Ordering::SeqCst);
         // The stop looks for idle lines after it set its flag; we look at the flag after becoming idle. One of us sees
         // the other.
@@ -121,17 +130,31 @@ impl Line {
         won
     }
 
-    /// Names the upstream call that ends with this client.
+    /// Names the upstream call that ends with this client, which may have hung up already.
     pub fn hold_cut(&self, cut: &Arc<Cut>) {
-        *self.cut.lock() = Some(Arc::clone(cut));
+        let mut call = self.call.lock();
+        call.cut = Some(Arc::clone(cut));
+        let hung_up = call.hung_up;
+        drop(call);
+        if hung_up {
+            cut.cut();
+        }
+    }
+
+    /// The client has hung up: ends the upstream call that is made for it, or the next to begin.
+    pub fn hang_up(&self) {
+        let mut call = self.call.lock();
+        call.hung_up = true;
+        let cut = call.cut.take();
+        drop(call);
+        if let Some(cut) = cut {
+            cut.cut();
+        }
     }
 
     /// Ends the upstream call and the connection.
     pub fn cut(&self) {
-        let cut = self.cut.lock().take();
-        if let Some(cut) = cut {
-            cut.cut();
-        }
+        self.hang_up();
         self.close();
     }
 
@@ -260,6 +283,12 @@ impl Line {
             }
         }
         self.close();
+    }
+}
+
+impl AsRawFd for Line {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
     }
 }
 

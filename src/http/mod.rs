@@ -1,13 +1,13 @@
-//! HTTP/1.1 to clients: connections, requests, answers, and the pool of workers; and above them the routes, the rights
+//! HTTP/1.1 to clients: connections, requests, answers, and the places of workers; and above them the routes, the rights
 //! and the surfaces.
 //!
 //! tiny_http (the maintained fork) accepts connections, parses heads and delimits bodies. Left alone it can be made
 //! to leak threads, to wait without end and to read one request as two, so a reader thread stands at each connection:
-//! it looks before tiny_http reads, reads itself what tiny_http cannot, admits, hands over, and watches the client
-//! while somebody else answers.
+//! it looks before tiny_http reads, reads itself what tiny_http cannot, admits, and takes a worker's place when upstreams
+//! have to be called. [`hangup`] watches all clients meanwhile.
 //!
-//! The way of a request: [`server`] accepts, [`conn`] looks and asks the [`Door`], [`body`] reads, a [`Responder`]
-//! answers on the [`line`](line) from a worker of the [`pool`] or from the reader itself.
+//! The way of a request: [`server`] accepts and gives the connection to a thread of the [`pool`], [`conn`] looks and asks
+//! the [`Door`], [`body`] reads, [`workers`] let it through, a [`Responder`] answers on the [`line`](line).
 //!
 //! Invariant: no wait is without a deadline, no memory without a bound, and a client that has left is noticed.
 pub mod routes;
@@ -57,6 +57,7 @@ pub mod head;
 pub mod answer;
 pub mod exchange;
 
+pub mod hangup;
 pub mod line;
 pub mod registry;
 
@@ -64,6 +65,7 @@ pub mod budget;
 pub mod cache;
 pub mod pool;
 pub mod sock;
+pub mod workers;
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,6 @@
 //! idle last is used first, and those idle for long end.
 //!
 //! It knows nothing of HTTP: a job is whatever `run` takes. A job that panics is one failed job.
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +14,6 @@ pub struct Sizes {
     /// Shown in thread lists.
     pub name: &'static str,
     pub threads_max: usize,
-    /// Jobs that wait for a thread.
-    pub queue_max: usize,
     pub stack_bytes: usize,
     /// A thread without work ends after this.
     pub idle: Duration,
@@ -29,8 +26,6 @@ pub struct Load {
     pub busy: usize,
     /// Threads that wait for work.
     pub idle: usize,
-    /// Jobs that wait for a thread.
-    pub queued: usize,
     /// Jobs that have panicked since the start.
     pub panicked: u64,
 }
@@ -50,7 +45,6 @@ struct State<J> {
     threads: usize,
     /// The one that became idle last stands last.
     idle: Vec<Arc<Desk<J>>>,
-    queue: VecDeque<J>,
     panicked: u64,
     closed: bool,
 }
@@ -70,15 +64,14 @@ enum Order<J> {
 impl<J: Send + 'static> Pool<J> {
     /// A pool without threads yet.
     pub fn new(sizes: Sizes, run: impl Fn(J) + Send + Sync + 'static) -> Pool<J> {
-        let state =
-            State { threads: 0, idle: Vec::new(), queue: VecDeque::new(), panicked: 0, closed: false };
+        let state = State { threads: 0, idle: Vec::new(), panicked: 0, closed: false };
         Pool { shared: Arc::new(Shared { sizes, run: Box::new(run), state: Mutex::new(state) }) }
     }
 
-    /// Hands `job` to a thread, or lets it wait for one.
+    /// Hands `job` to a thread.
     ///
     /// # Errors
-    /// The job itself when all threads are busy and the queue is full.
+    /// The job itself when all threads are busy, or the system grants none.
     pub fn submit(&self, job: J) -> Result<(), J> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
@@ -87,30 +80,24 @@ impl<J: Send + 'static> Pool<J> {
             desk.give(Order::Do(job));
             return Ok(());
         }
-        if state.threads < shared.sizes.threads_max {
-            state.threads += 1;
-            drop(state);
-            let Err(refused) = Shared::spawn(shared, job) else {
-                return Ok(());
-            };
-            state = shared.state.lock();
-            state.threads -= 1;
-            // With no thread at all nobody would ever look into the queue.
-            return if state.threads == 0 { Err(refused) } else { shared.enqueue(&mut state, refused) };
+        if state.threads >= shared.sizes.threads_max {
+            return Err(job);
         }
-        shared.enqueue(&mut state, job)
+        state.threads += 1;
+        drop(state);
+        Shared::spawn(shared, job).inspect_err(|_| shared.state.lock().threads -= 1)
     }
 
     /// What the pool is doing now.
     pub fn load(&self) -> Load {
         let state = self.shared.state.lock();
         let idle = state.idle.len();
-        Load { busy: state.threads - idle, idle, queued: state.queue.len(), panicked: state.panicked }
+        Load { busy: state.threads - idle, idle, panicked: state.panicked }
     }
 }
 
 impl<J> Drop for Pool<J> {
-    /// Sends idle threads home; busy ones go once the queue is empty.
+    /// Sends idle threads home; busy ones go when their job is done.
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.closed = true;
@@ -138,41 +125,19 @@ impl<J: Send + 'static> Shared<J> {
         }
     }
 
-    fn enqueue(&self, state: &mut State<J>, job: J) -> Result<(), J> {
-        if state.queue.len() >= self.sizes.queue_max {
-            return Err(job);
-        }
-        state.queue.push_back(job);
-        Ok(())
-    }
-
     /// The life of one thread.
     fn work(&self, desk: &Arc<Desk<J>>) {
         while let Some(job) = self.next_order(desk) {
-            let mut job = Some(job);
-            while let Some(current) = job {
-                // The hook has reported a panic already, and what the job owned is dropped with it.
-                if catch_unwind(AssertUnwindSafe(|| (self.run)(current))).is_err() {
-                    self.state.lock().panicked += 1;
-                }
-                job = self.next_queued(desk);
+            // The hook has reported a panic already, and what the job owned is dropped with it.
+            let panicked = catch_unwind(AssertUnwindSafe(|| (self.run)(job))).is_err();
+            let mut state = self.state.lock();
+            state.panicked += u64::from(panicked);
+            if state.closed {
+                state.threads -= 1;
+                return;
             }
-        }
-    }
-
-    /// The oldest queued job; without one this thread becomes idle, or ends with its pool.
-    fn next_queued(&self, desk: &Arc<Desk<J>>) -> Option<J> {
-        let mut state = self.state.lock();
-        if let Some(job) = state.queue.pop_front() {
-            return Some(job);
-        }
-        if state.closed {
-            state.threads -= 1;
-            desk.give(Order::GoHome);
-        } else {
             state.idle.push(Arc::clone(desk));
         }
-        None
     }
 
     /// Waits at the desk; `None` when this thread is to end.
@@ -225,9 +190,9 @@ mod tests {
 
     type Job = Box<dyn FnOnce() + Send>;
 
-    fn pool(threads_max: usize, queue_max: usize, idle_ms: u64) -> Pool<Job> {
+    fn pool(threads_max: usize, idle_ms: u64) -> Pool<Job> {
         let idle = Duration::from_millis(idle_ms);
-        let sizes = Sizes { name: "test", threads_max, queue_max, stack_bytes: 128 << 10, idle };
+        let sizes = Sizes { name: "test", threads_max, stack_bytes: 128 << 10, idle };
         Pool::new(sizes, |job: Job| job())
     }
 
@@ -255,21 +220,18 @@ mod tests {
     }
 
     #[test]
-    fn threads_and_queue_are_bounded() {
-        let pool = pool(2, 1, 10_000);
+    fn threads_are_bounded() {
+        let pool = pool(2, 10_000);
         let held = [occupy(&pool), occupy(&pool)];
-        let (tell, told) = mpsc::channel();
-        assert!(pool.submit(Box::new(move || tell.send(()).unwrap())).is_ok());
         assert!(pool.submit(Box::new(|| ())).is_err());
-        assert_eq!(pool.load(), Load { busy: 2, idle: 0, queued: 1, panicked: 0 });
+        assert_eq!(pool.load(), Load { busy: 2, idle: 0, panicked: 0 });
         drop(held);
-        told.recv().unwrap();
-        eventually("all are idle", || pool.load() == Load { busy: 0, idle: 2, queued: 0, panicked: 0 });
+        eventually("all are idle", || pool.load() == Load { busy: 0, idle: 2, panicked: 0 });
     }
 
     #[test]
     fn the_thread_that_became_idle_last_works_first() {
-        let pool = pool(4, 0, 10_000);
+        let pool = pool(4, 10_000);
         let held: Vec<_> = (0..3).map(|_| occupy(&pool)).collect();
         drop(held);
         eventually("all are idle", || pool.load().idle == 3);
@@ -279,7 +241,7 @@ mod tests {
 
     #[test]
     fn idle_threads_end() {
-        let pool = pool(4, 0, 20);
+        let pool = pool(4, 20);
         drop((0..3).map(|_| occupy(&pool)).collect::<Vec<_>>());
         eventually("none is left", || pool.load() == Load::default());
         thread_of(&pool);
@@ -287,24 +249,27 @@ mod tests {
 
     #[test]
     fn a_panic_is_one_failed_job() {
-        let pool = pool(1, 1, 10_000);
+        let pool = pool(1, 10_000);
         assert!(pool.submit(Box::new(|| panic!("on purpose"))).is_ok());
-        eventually("the thread survives", || {
-            pool.load() == Load { busy: 0, idle: 1, queued: 0, panicked: 1 }
-        });
+        eventually("the thread survives", || pool.load() == Load { busy: 0, idle: 1, panicked: 1 });
         thread_of(&pool);
     }
 
     #[test]
-    fn a_dropped_pool_finishes_its_queue_and_goes_home() {
-        let pool = pool(1, 1, 10_000);
+    fn a_dropped_pool_goes_home_when_its_jobs_are_done() {
+        let pool = pool(2, 10_000);
         let shared = Arc::downgrade(&pool.shared);
         let held = occupy(&pool);
-        let (tell, told) = mpsc::channel();
-        assert!(pool.submit(Box::new(move || tell.send(()).unwrap())).is_ok());
+        thread_of_idle(&pool);
         drop(pool);
+        assert!(shared.upgrade().is_some());
         drop(held);
-        told.recv().unwrap();
         eventually("its threads are gone", || shared.upgrade().is_none());
+    }
+
+    /// Lets one thread become idle beside a busy one.
+    fn thread_of_idle(pool: &Pool<Job>) {
+        drop(occupy(pool));
+        eventually("one is idle", || pool.load().idle == 1);
     }
 }

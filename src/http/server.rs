@@ -15,12 +15,14 @@ use tiny_http::{Listener, Server as Tiny, SslContextWrap};
 
 use super::answer::{Answer, Framing, answer_bytes};
 use super::budget::Budget;
-use super::conn::{self, Door, Job, Requests};
+use super::conn::{self, Door, Requests};
+use super::hangup::Hangups;
 use super::head::Refusal;
 use super::line::Line;
-use super::pool::{Load, Pool, Sizes};
+use super::pool::{Pool, Sizes};
 use super::registry::{Full, Registry};
 use super::sock;
+use super::workers::{Load, Workers};
 use crate::catalog::settings::ServerSettings;
 
 /// Most connections when the setting leaves it to us. Each costs about 20 KiB.
@@ -32,13 +34,11 @@ const DESCRIPTORS_PER_CONNECTION: u64 = 4;
 /// Descriptors for everything else: the database, logs, background calls.
 const DESCRIPTORS_KEPT: u64 = 64;
 
-/// Readers parse JSON up to 128 levels deep. Only what is touched becomes memory.
-const READER_STACK_BYTES: usize = 256 * 1024;
-/// Workers do TLS handshakes and translate whole answers.
-const WORKER_STACK_BYTES: usize = 512 * 1024;
+/// Readers parse JSON up to 128 levels deep, do TLS handshakes and translate whole answers. Only what is touched becomes
+/// memory.
+const READER_STACK_BYTES: usize = 512 * 1024;
 /// Threads of ended connections wait this long for the next one.
 const READER_IDLE: Duration = Duration::from_secs(5);
-const WORKER_IDLE: Duration = Duration::from_secs(20);
 
 /// First and longest pause after a failed accept. A connection that was closed to make room is gone within the first.
 const BACKOFF_FIRST: Duration = Duration::from_millis(2);
@@ -52,7 +52,7 @@ const CUT_WAIT: Duration = Duration::from_secs(2);
 pub struct House {
     pub settings: ServerSettings,
     pub door: Door,
-    pub workers: Pool<Job>,
+    pub workers: Workers,
     pub budget: Arc<Budget>,
     pub registry: Arc<Registry>,
     pub gauges: Gauges,
@@ -107,7 +107,7 @@ impl Monitor {
             body_bytes: self.0.budget.used_bytes(),
             turned_away: gauges.turned_away.load(Ordering::Relaxed),
             refused: gauges.refused.load(Ordering::Relaxed),
-            panics: gauges.panics.load(Ordering::Relaxed) + workers.panicked,
+            panics: gauges.panics.load(Ordering::Relaxed),
         }
     }
 }
@@ -130,11 +130,12 @@ impl Server {
         let house = Arc::new(House {
             registry: Registry::new(connections, settings.per_address),
             budget: Budget::new(settings.bodies_in_flight_bytes),
-            workers: Pool::new(worker_sizes(settings), Job::run),
+            workers: Workers::new(settings.workers, settings.queue),
             settings: settings.clone(),
             door,
             gauges: Gauges::default(),
         });
+        let hangups = Hangups::start(&listener, &house.registry)?;
         let acceptor = Acceptor {
             port: listener.local_addr()?.port(),
             watched: listener.try_clone()?,
@@ -142,6 +143,7 @@ impl Server {
             plain: SslContextWrap::build_ssl_capabilities(None)
                 .map_err(|error| io::Error::other(error.to_string()))?,
             readers: readers(&house, connections),
+            hangups,
             house: Arc::clone(&house),
         };
         let accepting = std::thread::Builder::new().name("accept".into()).spawn(move || acceptor.run())?;
@@ -206,16 +208,6 @@ fn connections_max(setting: Option<usize>) -> usize {
     }
 }
 
-fn worker_sizes(settings: &ServerSettings) -> Sizes {
-    Sizes {
-        name: "worker",
-        threads_max: settings.workers,
-        queue_max: settings.queue,
-        stack_bytes: WORKER_STACK_BYTES,
-        idle: WORKER_IDLE,
-    }
-}
-
 /// A connection on its way to its reader thread.
 struct Arrival {
     line: Arc<Line>,
@@ -227,7 +219,6 @@ fn readers(house: &Arc<House>, connections: usize) -> Pool<Arrival> {
         name: "client",
         // The registry bounds them; those that are just ending come on top.
         threads_max: connections.saturating_mul(2),
-        queue_max: 0,
         stack_bytes: READER_STACK_BYTES,
         idle: READER_IDLE,
     };
@@ -241,6 +232,7 @@ struct Acceptor {
     listener: Listener,
     plain: SslContextWrap,
     readers: Pool<Arrival>,
+    hangups: Arc<Hangups>,
     house: Arc<House>,
 }
 
@@ -287,6 +279,7 @@ impl Acceptor {
             Ok(seat) => {
                 let write_timeout = Duration::from_millis(self.house.settings.write_ms.max(1));
                 if let Ok(line) = Line::new(socket, seat, write_timeout) {
+                    self.hangups.watch(&line)?;
                     self.readers
                         .submit(Arrival { line, requests })
                         .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;

@@ -122,6 +122,50 @@ pub fn has_hung_up(socket: &TcpStream) -> bool {
     poll(socket.as_raw_fd(), libc::POLLRDHUP, 0).unwrap_or(0) != 0
 }
 
+/// Tells of sockets whose peer has closed its sending side, and of those that are gone: once for each, whatever data may
+/// be unread. A socket that is closed is forgotten.
+#[derive(Debug)]
+pub struct HangupQueue(OwnedFd);
+
+impl HangupQueue {
+    pub fn new() -> io::Result<HangupQueue> {
+        // SAFETY: the call takes a flag and touches no memory of ours.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given us this descriptor, and nobody else knows of it.
+        Ok(HangupQueue(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Watches `socket`.
+    pub fn add(&self, socket: &impl AsRawFd) -> io::Result<()> {
+        let fd = socket.as_raw_fd();
+        // Arriving data wakes nobody: of all that can happen to a socket only its end is waited for.
+        let events = (libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+        let mut event = libc::epoll_event { events, u64: fd as u64 };
+        // SAFETY: `event` is a live epoll_event that the call only reads; the caller's borrow keeps `fd` open.
+        match unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits for news; gives the descriptors that it is about, none when `timeout_ms` passed (-1: there is no limit).
+    pub fn wait<'d, const N: usize>(&self, descriptors: &'d mut [RawFd; N], timeout_ms: i32) -> &'d [RawFd] {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
+        let room = libc::c_int::try_from(N).unwrap_or(libc::c_int::MAX);
+        // SAFETY: `events` is a live array of at least `room` entries, beyond which the kernel never writes.
+        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), room, timeout_ms) };
+        // The one error that can come is the interruption by a signal, which is no news.
+        let count = usize::try_from(count).unwrap_or(0);
+        for (descriptor, event) in descriptors.iter_mut().zip(&events[..count]) {
+            *descriptor = event.u64 as RawFd;
+        }
+        &descriptors[..count]
+    }
+}
+
 fn poll(fd: RawFd, events: libc::c_short, timeout_ms: libc::c_int) -> io::Result<libc::c_short> {
     let mut entry = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: `entry` is one live pollfd, as the count of 1 says; the caller's borrow keeps `fd` open.

@@ -268,14 +268,6 @@ impl Sink for Surface {
         event.extend_from_slice(b"\n\n");
         stream.end(&event)
     }
-
-    fn has_left(&self) -> bool {
-        match (&self.responder, &self.stream) {
-            (Some(responder), _) => responder.has_left(),
-            (None, Some(stream)) => stream.is_abandoned(),
-            (None, None) => true,
-        }
-    }
 }
 
 impl Surface {

@@ -302,8 +302,4 @@ impl Sink for Ear {
         log::debug!("no look-up in the semantic cache: {}", error.message);
         Ok(())
     }
-
-    fn has_left(&self) -> bool {
-        false
-    }
 }

@@ -73,11 +73,11 @@ pub fn serve(gateway: &Gateway, prepared: Prepared, hit: &Hit, outlet: Outlet) {
     replay.answer(&hit.facts, hit.at, &hit.body, hit.tier);
 }
 
-/// How often a waiting member looks whether its client is still there: nobody else does.
+/// How often a waiting member looks whether its client is still there.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Waits for what an identical request gets, and gives the same. On the reader's thread. `cut` ends the wait when the
-/// gateway stops.
+/// Waits for what an identical request gets, and gives the same. Without a worker. `cut` ends the wait when the
+/// client leaves.
 pub fn follow(gateway: &Gateway, prepared: Prepared, member: Member, outlet: Outlet, cut: &Cut) {
     // The leader ends within its own budget. Only a stream that has begun may take longer, and that is worth no more
     // than this.
@@ -96,7 +96,7 @@ pub fn follow(gateway: &Gateway, prepared: Prepared, member: Member, outlet: Out
                 return replay.answer(&facts, at, &body, tier);
             }
             Some(Landing::Error(error)) => return replay.refuse(&error),
-            None if cut.is_cut() || turn.has_left() => {
+            None if cut.is_cut() => {
                 return replay.record(CLIENT_CLOSED, Some(CLIENT_CLOSED_CODE), None, None);
             }
             None if ends <= clock::instant() => {

@@ -323,8 +323,4 @@ impl Sink for Answer {
         log::info!("no summary: {}", error.message);
         Ok(())
     }
-
-    fn has_left(&self) -> bool {
-        false
-    }
 }

@@ -17,8 +17,6 @@ pub trait Sink {
     fn end(&mut self, frames: &[u8]) -> io::Result<()>;
     /// Sends an error: as an answer of its own, or as the last event once a stream has begun.
     fn refuse(&mut self, route: &RouteInfo, error: &ApiError) -> io::Result<()>;
-    /// Whether the client has left. Asks the system, for answers that a reader makes itself and so does not watch.
-    fn has_left(&self) -> bool;
 }
 
 /// The sink of a turn together with what the client has seen of it.
@@ -49,11 +47,6 @@ impl Outlet {
     /// Whether writing failed, which means that the client left or reads too slowly.
     pub fn gone(&self) -> bool {
         self.state == State::Gone
-    }
-
-    /// Whether the client has left, asked anew.
-    pub fn has_left(&self) -> bool {
-        self.gone() || self.sink.has_left()
     }
 
     /// Sends headers if need be and a comment, so that a waiting client and what lies between know that we live.

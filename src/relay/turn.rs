@@ -317,11 +317,6 @@ impl Turn {
         *self.shared.borrow_mut() = Some(Arc::clone(cut));
     }
 
-    /// Whether the client has left, asked anew, for a turn whose client nobody watches.
-    pub fn has_left(&self) -> bool {
-        self.outlet.borrow().has_left()
-    }
-
     /// When anything of the answer's content first left.
     pub fn first_token(&self) -> Option<Now> {
         self.first_token.get()
