@@ -7,7 +7,7 @@
 //! | [`http::server`] | a connection is **accepted** and given a reader thread |
 //! | [`http::conn`] | the reader looks at the head before anything is taken off the socket, and refuses what is not sane |
 //! | [`http::routes`] | the request **enters**: route, key and rights are settled before the body |
-//! | [`http::v1`] | the body is read and understood; it is **admitted** as a [`relay::turn::Request`] and, if somebody has to be called, goes to a worker |
+//! | [`http::v1`] | the body is read and understood; it is **admitted** as a [`relay::turn::Request`] and, if somebody has to be called, takes a place of [`http::workers`] |
 //! | [`relay::intake`] | the model string is **resolved**, and what needs no upstream is settled |
 //! | [`relay::story`] | the one loop: attempt follows attempt |
 //! | [`route::failover`] | it is **routed**: who is called is chosen, and the quota reserved, in one step |
@@ -24,7 +24,7 @@
 //! | layer | module | files | what it is |
 //! |---|---|---|---|
 //! | words | `base` | `base64` `bounded` `calendar` `clock` `histogram` `redact` `rng` `text` `varint` | time and dates, randomness, text, bounded containers, histograms |
-//! | | `wire` | `answer` `body` `calls` `chat` `choice` `chunk` `completion` `embeddings` `error` `exchange` `extent` `fold` `head` `json` `messages` `patch` `preview` `sse` `tally` `upstream_error` `usage` `vector` `whole_calls` | the shapes that cross the network: bodies, event streams, answers, errors |
+//! | | `wire` | `answer` `body` `calls` `chat` `choice` `chunk` `completion` `embeddings` `error` `exchange` `extent` `fold` `head` `json` `messages` `mould` `patch` `preview` `sse` `tally` `upstream_error` `usage` `vector` `whole_calls` | the shapes that cross the network: bodies, event streams, answers, errors |
 //! | things | `catalog` | `address` `boxfile` `bundled` `check` `client_key` `clients` `config` `discovery` `env` `example` `fields` `json` `key_export` `key_import` `key_names` `listing` `load` `names` `overrides` `pool` `provider` `settings` `slots` `spec` `spec_model` `splice` `table` `unified` `vault` | providers, models, keys, names and settings, read into one snapshot |
 //! | judgement | `cache` | `exact` `key` `lexicon` `likeness` `question` `replay` `rule` `semantic` `slab` `text` | which answers are kept, found and given again |
 //! | | `guard` | `limiter` `rules` `scan` | what a request may hold, and how much its caller may have |
@@ -35,7 +35,7 @@
 //! | | `store` | `analytics` `copy` `db` `figures` `folder` `glance` `journal` `names` `page` `reader` `rollup` `row` `schema` `sessions` `shelf` `span` `state` `writer` | what outlives the process, written by one thread |
 //! | | `backup` | `archive` `pack` `record` `target` `unpack` | what cannot be rebuilt, sealed and put where it is safe |
 //! | story | `relay` | `admitted` `alike` `answers` `attempt` `books` `cached` `feed` `findings` `fitting` `flight` `gateway` `hydrate` `intake` `notes` `outlet` `record` `route_info` `sessions` `story` `stream` `tally` `turn` | one turn, from an admitted request to a recorded answer |
-//! | doors | `http` | `alerts` `analytics` `answer` `backups` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `head` `host` `keys` `limits` `line` `look` `metrics` `models` `outlook` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `sessions` `settings` `signin` `sock` `throttle` `v1` `views` | connections, routes, rights, surfaces |
+//! | doors | `http` | `alerts` `analytics` `answer` `backups` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `hangup` `head` `host` `keys` `limits` `line` `look` `metrics` `models` `outlook` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `sessions` `settings` `signin` `sock` `throttle` `v1` `views` `workers` | connections, routes, rights, surfaces |
 //! | | `cli` | `backup` `clients` `command` `config` `diagnosis` `doctor` `doctor_route` `health` `init` `keys` `provider` `restore` `running` `systemd` `verify` `verify_apply` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |
@@ -54,7 +54,8 @@
 //! 4. There is one attempt loop for all surfaces. The commit is the first byte of the answer's content: before it any
 //!    failure can move on, after it none can.
 //! 5. Quota is reserved before a call and settled after it; choosing and reserving are one critical section.
-//! 6. Readers police, read, admit and watch; workers only call upstreams. Control routes never need a worker.
+//! 6. The thread of a connection polices, reads, admits and answers; to call upstreams it takes a worker's place. Control
+//!    routes never need one. One thread watches whether clients leave.
 //! 7. One thread owns the database; requests never wait for the disk.
 //! 8. Every queue, map, body, wait and retry has a bound.
 pub mod base;

@@ -123,8 +123,8 @@ fn benches(page: &mut Page, gateway: &Gateway) {
 fn of_server(page: &mut Page, figures: &Figures) {
     let gauges = [
         ("freeway_connections", "Open connections of clients.", figures.connections),
-        ("freeway_workers_busy", "Threads that call upstreams.", figures.workers.busy),
-        ("freeway_workers_queued", "Requests that wait for a thread.", figures.workers.queued),
+        ("freeway_workers_busy", "Workers that call upstreams.", figures.workers.busy),
+        ("freeway_workers_queued", "Requests that wait for a worker.", figures.workers.queued),
         ("freeway_body_bytes", "Memory held by request bodies.", figures.body_bytes),
     ];
     for (name, help, value) in gauges {
