@@ -14,6 +14,7 @@
 //! 10. a part of an id or of `provider/id`.
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::OnceLock;
 
 use super::provider::{Caps, Standing};
 use super::settings::{Profile, Settings, Strategy};
@@ -97,6 +98,8 @@ pub struct Names {
     by_alias: HashMap<Box<str>, Vec<usize>>,
     /// Sorted by name.
     unified: Vec<Unified>,
+    /// What `auto` means by itself, worked out once: nearly all requests ask for it, and it names every model.
+    everything: [OnceLock<Resolution>; 2],
 }
 
 #[derive(Debug)]
@@ -298,7 +301,8 @@ impl Search<'_> {
                 ..self.of_profile(name, profile, depth)
             };
         }
-        self.set("auto".into(), How::Auto, self.everything())
+        let known = &self.names.everything[usize::from(self.kind == Kind::Embed)];
+        known.get_or_init(|| self.set("auto".into(), How::Auto, self.everything())).clone()
     }
 
     /// Every model of the right kind but those that serve only by name.

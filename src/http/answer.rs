@@ -128,7 +128,11 @@ fn head_bytes(framing: Framing, status: u16, fields: &[&Fields], extent: Extent)
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b": ");
         // The last guard against a value that would end the line and begin another header.
-        out.extend(value.bytes().map(|b| if b == b'\t' || (0x20..0x7f).contains(&b) { b } else { b'?' }));
+        let is_safe = |b: u8| b == b'\t' || (0x20..0x7f).contains(&b);
+        match value.bytes().all(is_safe) {
+            true => out.extend_from_slice(value.as_bytes()),
+            false => out.extend(value.bytes().map(|b| if is_safe(b) { b } else { b'?' })),
+        }
         out.extend_from_slice(b"\r\n");
     }
     let _ = match extent {

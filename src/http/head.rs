@@ -112,7 +112,10 @@ impl Head {
 
     /// The first header called `name` (in any case), trimmed. Bytes that are not UTF-8 appear as U+FFFD.
     pub fn header<'h>(&'h self, name: &str) -> Option<&'h str> {
-        self.fields().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        // The length rules nearly all others out before any text is looked at.
+        let called =
+            |known: &Range<usize>| known.len() == name.len() && self.slice(known).eq_ignore_ascii_case(name);
+        self.fields.iter().find(|(known, _)| called(known)).map(|(_, value)| self.slice(value))
     }
 
     /// All headers as (name as sent, value), in order of arrival.
@@ -408,8 +411,23 @@ impl Rules {
 
 /// Whether `byte` may stand in a method or a header name (RFC 9110, 5.6.2).
 fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+    TOKENS[usize::from(byte)]
 }
+
+static TOKENS: [bool; 256] = {
+    let mut tokens = [false; 256];
+    let (mut byte, others) = (0, b"!#$%&'*+-.^_`|~");
+    while byte < 128 {
+        tokens[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut at = 0;
+    while at < others.len() {
+        tokens[others[at] as usize] = true;
+        at += 1;
+    }
+    tokens
+};
 
 #[cfg(test)]
 mod tests {

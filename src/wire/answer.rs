@@ -38,8 +38,9 @@ impl From<Why> for NoAnswer {
     }
 }
 
-/// The body as one valid JSON object in UTF-8 without lone surrogates; broken characters become U+FFFD.
-pub fn json_object(body: &[u8]) -> Result<Cow<'_, [u8]>, Why> {
+/// The text of a body that begins as a JSON object, in UTF-8 without lone surrogates; broken characters become U+FFFD. Its
+/// grammar is left to whoever reads it.
+pub fn object_text(body: &[u8]) -> Result<Cow<'_, [u8]>, Why> {
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii();
     let mut text = match std::str::from_utf8(body) {
         Ok(_) => Cow::Borrowed(body),
@@ -48,21 +49,35 @@ pub fn json_object(body: &[u8]) -> Result<Cow<'_, [u8]>, Why> {
     match text.first() {
         None => return Err(Why::Truncated),
         Some(b'<') => return Err(Why::Html),
-        Some(b'{' | b'[') => {}
+        Some(b'{') => {}
+        Some(b'[') => {
+            check_grammar(&text)?;
+            return Err(if says_error(&text) { Why::Error(text.into_owned()) } else { Why::NotJson });
+        }
         Some(_) => return Err(Why::NotJson),
     }
-    let mut cursor = Cursor::new(&text);
-    if let Err(flaw) = cursor.skip().and_then(|_| cursor.end()) {
-        return Err(if flaw.at >= text.len() { Why::Truncated } else { Why::NotJson });
-    }
-    if cursor.saw_lone_surrogate() {
+    // All surrogates begin like this, halves and pairs.
+    if [b"\\ud", b"\\uD"].iter().any(|start| memchr::memmem::find(&text, *start).is_some()) {
         json::mend_surrogates(text.to_mut());
     }
-    match text.first() {
-        Some(b'{') => Ok(text),
-        _ if says_error(&text) => Err(Why::Error(text.into_owned())),
-        _ => Err(Why::NotJson),
-    }
+    Ok(text)
+}
+
+/// The same, for who relies on its grammar.
+pub fn json_object(body: &[u8]) -> Result<Cow<'_, [u8]>, Why> {
+    let text = object_text(body)?;
+    check_grammar(&text)?;
+    Ok(text)
+}
+
+fn check_grammar(text: &[u8]) -> Result<(), Why> {
+    let mut cursor = Cursor::new(text);
+    cursor.skip().and_then(|_| cursor.end()).map_err(|flaw| flawed(flaw, text))
+}
+
+/// What a flaw in the grammar of `text` means.
+pub fn flawed(flaw: Flaw, text: &[u8]) -> Why {
+    if flaw.at >= text.len() { Why::Truncated } else { Why::NotJson }
 }
 
 /// Whether a JSON value that carries no answer says that the upstream failed: an error object or text, a list of them
@@ -151,25 +166,24 @@ mod tests {
     #[test]
     fn w10_a_body_that_is_no_json_object_is_no_answer() {
         let check = |body: &[u8], expected: Why| {
-            assert_eq!(json_object(body), Err(expected), "{}", String::from_utf8_lossy(body));
+            assert_eq!(object_text(body), Err(expected), "{}", String::from_utf8_lossy(body));
         };
         check(b"<!doctype", Why::Html);
         check(b"  \r\n<html>busy</html>", Why::Html);
         check(b"", Why::Truncated);
         check(b" \n", Why::Truncated);
-        check(b"{\"id\":\"x\",\"choices\":[{\"mes", Why::Truncated);
-        check(b"{\"a\":tr", Why::Truncated);
         check(b"busy", Why::NotJson);
-        check(b"{\"a\":1} trailing", Why::NotJson);
         check(b"[1,2]", Why::NotJson);
+        check(b"[{\"error\":{\"code\":400}}", Why::Truncated);
         check(b"null", Why::NotJson);
         check("[".repeat(100_000).as_bytes(), Why::NotJson);
         check(b"[{\"error\":{\"code\":400}}]", Why::Error(b"[{\"error\":{\"code\":400}}]".to_vec()));
         let good = |body: &[u8], expected: &str| {
-            assert_eq!(json_object(body).map(|text| text.into_owned()), Ok(expected.as_bytes().to_vec()));
+            assert_eq!(object_text(body).map(|text| text.into_owned()), Ok(expected.as_bytes().to_vec()));
         };
         good(b"\xef\xbb\xbf {\"a\":1}\n", "{\"a\":1}");
         good(b"{\"a\":\"\xff\\ud800\"}", "{\"a\":\"\u{fffd}\\ufffd\"}");
+        good(br#"{"a":"\ud83e\udd8a"}"#, r#"{"a":"\ud83e\udd8a"}"#);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A whole JSON answer to a chat request: is it an answer at all, and if so, in the form our clients can rely on. What
 //! is in order stays byte for byte.
-use super::answer::{NoAnswer, Why, gives_reason, json_object, text_of_parts};
+use super::answer::{NoAnswer, Why, flawed, gives_reason, object_text, text_of_parts};
 use super::choice::finish_word;
 use super::head::{self, Fallback, Head, Present};
 use super::json::{self, Cursor, Flaw};
@@ -27,11 +27,10 @@ pub struct Completion {
 /// Judges the body of a 200 and puts it right: `id`, `object`, `created`, `model` are there and of the right type, each
 /// choice has index, message and finish reason, tool calls have ids and textual arguments, counts are whole numbers.
 pub fn check(body: &[u8], fallback: Fallback) -> Result<Completion, NoAnswer> {
-    let text = json_object(body)?;
-    let mut reading = Reading::default();
+    let text = object_text(body)?;
     let mut patch = Patch::default();
-    // The grammar was checked; a flaw cannot be met any more.
-    reading.read(&text, fallback, &mut patch).map_err(|_| Why::NotJson)?;
+    let mut reading = Reading::default();
+    reading.read(&text, fallback, &mut patch).map_err(|flaw| flawed(flaw, &text))?;
     let usage = reading.usage.usage();
     let no = |why: Why| Err(NoAnswer { why, usage });
     if reading.failed || (reading.choices == 0 && gives_reason(&text)) {
@@ -107,7 +106,9 @@ impl Reading {
             }
             top.keep(cursor.at());
         }
-        top.close(cursor.at() - 1, patch);
+        let end = cursor.at() - 1;
+        cursor.end()?;
+        top.close(end, patch);
         head.complete(&present, &mut top, patch);
         let Some(usage) = self.usage.usage() else { return Ok(()) };
         match given_usage {
@@ -336,6 +337,10 @@ mod tests {
             ("<!doctype", Why::Html),
             ("", Why::Truncated),
             (r#"{"id":"x","choices":[{"index":0,"message":{"content":"par"#, Why::Truncated),
+            (r#"{"a":tr"#, Why::Truncated),
+            (r#"{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]"#, Why::Truncated),
+            (r#"{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]} more"#, Why::NotJson),
+            (r#"{"choices":[{"message":{"content":"x"},"finish_reason":"stop",}]}"#, Why::NotJson),
             ("ok", Why::NotJson),
             ("{}", Why::NoChoices),
             (r#"{"choices":{}}"#, Why::NoChoices),
