@@ -29,7 +29,7 @@ const IGNORED: [&str; 10] = [
 ];
 
 /// To be counted up whenever the same request would get another key, or what is kept under it another meaning.
-const VERSION: &[u8] = b"freeway answer 1\0";
+const VERSION: &[u8] = b"freeway answer 2\0";
 
 /// Ends a text or a number. UTF-8 never has this byte.
 const END: &[u8] = b"\xff";
@@ -82,16 +82,29 @@ pub fn of(body: &Body, scope: &Scope<'_>) -> Key {
     for name in body.names().filter(|name| counts(name)) {
         // `null` is how some clients write a field that they do not mean to send.
         let Some(raw) = body.given(name) else { continue };
-        members.push(Member { name: Cow::Borrowed(name), value: digest(raw) });
+        let value = if is_container(raw.first()) { Value::Digest(digest(raw)) } else { Value::Scalar(raw) };
+        members.push(Member { name: Cow::Borrowed(name), value });
     }
     seal(&mut hash, members);
     finish(hash)
 }
 
-/// A member of an object, its value as a digest: so an object can be put in order without a copy of what is in it.
+/// A member of an object, whose members have to be put in order: so it can be done without a copy of what is in them.
 struct Member<'a> {
     name: Cow<'a, str>,
-    value: Key,
+    value: Value<'a>,
+}
+
+enum Value<'a> {
+    /// As written.
+    Scalar(&'a [u8]),
+    /// Of a list or an object.
+    Digest(Key),
+}
+
+/// Whether a list or an object begins here.
+fn is_container(first: Option<&u8>) -> bool {
+    matches!(first, Some(b'{' | b'['))
 }
 
 /// The digest of a value.
@@ -108,7 +121,7 @@ fn finish(hash: Context) -> Key {
 
 /// A walk through a value, without recursion, so that no depth can exhaust the stack.
 struct Walk<'a> {
-    /// That of the whole value, then that of each member that is open.
+    /// That of the whole value, then that of each member that is open; scalar members have none.
     hashes: Vec<Context>,
     /// The containers around the place that is read, outermost first.
     open: Vec<Container<'a>>,
@@ -153,12 +166,17 @@ impl<'a> Walk<'a> {
             };
             if let Some(name) = name.take() {
                 let value = self.hashes.pop().map_or(Key([0; SHA256_OUTPUT_LEN]), finish);
-                members.push(Member { name, value });
+                members.push(Member { name, value: Value::Digest(value) });
             }
             if let Some(written) = cursor.member()? {
-                *name = Some(json::unescape(written).unwrap_or_default());
-                self.hashes.push(Context::new(&SHA256));
-                return Ok(true);
+                let written = json::unescape(written).unwrap_or_default();
+                if is_container(cursor.peek().as_ref()) {
+                    *name = Some(written);
+                    self.hashes.push(Context::new(&SHA256));
+                    return Ok(true);
+                }
+                members.push(Member { name: written, value: Value::Scalar(cursor.skip()?) });
+                continue;
             }
             let members = std::mem::take(members);
             self.open.pop();
@@ -179,7 +197,14 @@ fn seal(hash: &mut Context, mut members: Vec<Member<'_>>) {
     for member in &members {
         hash.update(member.name.as_bytes());
         hash.update(END);
-        hash.update(&member.value.0);
+        match &member.value {
+            Value::Scalar(raw) => scalar(raw, hash),
+            // No scalar begins like that.
+            Value::Digest(key) => {
+                hash.update(b"=");
+                hash.update(&key.0);
+            }
+        }
     }
     hash.update(b"}");
 }
