@@ -212,9 +212,7 @@ fn c4_sums_survive_restarts_and_kills() {
     at_once(8, |_| (0..64).for_each(|_| drop(gateway.chat("m").ok())));
     let told = || gateway.get("/api/analytics").ok().at("/summary/requests").as_u64().expect("a number");
     assert_eq!(told(), 6 + 512);
-    let written =
-        || std::fs::metadata(gateway.folder().join("data/freeway.db-wal")).map_or(0, |log| log.len());
-    eventually("the batch is written", || written() > 30_000);
+    eventually("the batch is written", || committed_bytes(&gateway) > 30_000);
     gateway.kill();
     gateway.start_again();
     let left = gateway.get("/api/analytics").ok().at("/summary/requests").as_u64().expect("a number");

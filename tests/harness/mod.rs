@@ -12,6 +12,7 @@ mod request;
 mod shelf;
 mod sse;
 mod terminal;
+mod wal;
 mod wire;
 
 use std::thread;
@@ -32,6 +33,7 @@ pub use serde_json::{Value, json};
 pub use shelf::Shelf;
 pub use sse::{DONE, fin, paused, relayed, t, with_usage};
 pub use terminal::{Ran, Terminal};
+pub use wal::committed_bytes;
 pub use wire::{Head, Live, PATIENCE, Wire, lossy};
 
 /// A well-behaved upstream with this name.
