@@ -139,7 +139,8 @@ impl Live {
             }
             None => match check {
                 Some(check) if check.served >= score.ok => check.verdict,
-                _ if score.last_served() == Some(true) => KeyHealth::Healthy,
+                // A failure that was the key's own has put it on a bench.
+                _ if score.ok > 0 => KeyHealth::Healthy,
                 Some(check) => check.verdict,
                 None => KeyHealth::Unknown,
             },
@@ -193,6 +194,8 @@ mod tests {
         assert_eq!(verdict(&live, now), KeyHealth::Unknown);
         live.scoreboard.served([acme.slot, key.slot]);
         assert_eq!(verdict(&live, now), KeyHealth::Healthy);
+        live.scoreboard.failed([acme.slot, key.slot], "500: down");
+        assert_eq!(verdict(&live, now), KeyHealth::Healthy, "it has served, and nothing keeps it back");
         live.checked(key.slot, found(KeyHealth::Forbidden), now);
         assert_eq!(verdict(&live, now), KeyHealth::Forbidden, "checked after it served");
         live.scoreboard.served([acme.slot, key.slot]);

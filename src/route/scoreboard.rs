@@ -26,13 +26,6 @@ pub struct Score {
     pub last_error: Option<String>,
 }
 
-impl Score {
-    /// Whether its last attempt served; `None` before the first.
-    pub fn last_served(&self) -> Option<bool> {
-        (self.ok + self.failed > 0).then_some(self.last_error.is_none())
-    }
-}
-
 /// All scores.
 #[derive(Clone, Debug, Default)]
 pub struct Scoreboard(HashMap<Slot, Score, SlotHash>);
@@ -86,11 +79,9 @@ mod tests {
     #[test]
     fn provider_and_key_are_scored_together() {
         let mut board = Scoreboard::default();
-        assert_eq!(board.of(Slot(1)).last_served(), None);
         board.failed(BOTH, "500: down");
         let score = board.of(Slot(2));
         assert_eq!((score.ok, score.failed, score.last_error.as_deref()), (0, 1, Some("500: down")));
-        assert_eq!(score.last_served(), Some(false));
         board.answered(BOTH, 100);
         board.answered(BOTH, 200);
         board.served([Slot(1), Slot(3)]);
