@@ -123,12 +123,28 @@ const TOKEN_BYTES_MAX: usize = 4_096;
 struct Phrase {
     rule: Rule,
     words: &'static [&'static [&'static str]],
+    /// With which letters it may begin, which rules it out for most words of a text.
+    letters: u32,
+}
+
+const fn phrase_of(rule: Rule, words: &'static [&'static [&'static str]]) -> Phrase {
+    let (first, mut letters, mut at) = (words[0], 0, 0);
+    while at < first.len() {
+        letters |= letter(first[at].as_bytes()[0]);
+        at += 1;
+    }
+    Phrase { rule, words, letters }
+}
+
+/// A bit for each letter of the alphabet, in whatever case.
+const fn letter(byte: u8) -> u32 {
+    1 << (byte.to_ascii_lowercase() - b'a')
 }
 
 static PHRASES: [Phrase; 4] = [
-    Phrase {
-        rule: injection("ignore-instructions", Severity::Medium),
-        words: &[
+    phrase_of(
+        injection("ignore-instructions", Severity::Medium),
+        &[
             &["ignore"],
             &["all", ""],
             &["of", ""],
@@ -136,10 +152,10 @@ static PHRASES: [Phrase; 4] = [
             &["previous", "prior", "above", "earlier"],
             &["instructions", "instruction", "prompts", "prompt", "rules"],
         ],
-    },
-    Phrase {
-        rule: injection("disregard-instructions", Severity::Medium),
-        words: &[
+    ),
+    phrase_of(
+        injection("disregard-instructions", Severity::Medium),
+        &[
             &["disregard"],
             &["all", ""],
             &["of", ""],
@@ -147,21 +163,21 @@ static PHRASES: [Phrase; 4] = [
             &["previous", "prior", "above"],
             &["*"],
         ],
-    },
-    Phrase {
-        rule: injection("reveal-system-prompt", Severity::Medium),
-        words: &[
+    ),
+    phrase_of(
+        injection("reveal-system-prompt", Severity::Medium),
+        &[
             &["reveal", "print", "repeat", "show", "output"],
             &["me", "out", ""],
             &["your", "the"],
             &["system", "initial", ""],
             &["prompt", "instructions", "rules"],
         ],
-    },
-    Phrase {
-        rule: injection("developer-mode", Severity::Low),
-        words: &[&["developer", "dan", "jailbreak", "god"], &["mode"]],
-    },
+    ),
+    phrase_of(
+        injection("developer-mode", Severity::Low),
+        &[&["developer", "dan", "jailbreak", "god"], &["mode"]],
+    ),
 ];
 
 /// Starts of a line that pass for a turn of the conversation.
@@ -232,18 +248,11 @@ fn word(text: &[u8], at: usize) -> Option<(&'static Rule, usize)> {
         }
         _ => {}
     }
-    match text.get(at)?.to_ascii_lowercase() {
-        b'i' | b'd' | b'r' | b'p' | b's' | b'o' | b'j' | b'g' => {
-            if let Some(found) = phrase(text, at) {
-                return Some(found);
-            }
-        }
-        b'a' => {
-            if let Some(end) = bearer(text, at) {
-                return Some((&BEARER, end));
-            }
-        }
-        _ => {}
+    if let Some(found) = phrase(text, at) {
+        return Some(found);
+    }
+    if let Some(end) = bearer(text, at) {
+        return Some((&BEARER, end));
     }
     iban(text, at).map(|end| (&IBAN, end))
 }
@@ -373,7 +382,9 @@ fn role_marker(text: &[u8], at: usize) -> Option<(&'static Rule, usize)> {
 }
 
 fn phrase(text: &[u8], at: usize) -> Option<(&'static Rule, usize)> {
-    PHRASES.iter().find_map(|phrase| Some((&phrase.rule, phrase_end(text, at, phrase.words)?)))
+    let letter = letter(text[at]);
+    let mut possible = PHRASES.iter().filter(|phrase| phrase.letters & letter != 0);
+    possible.find_map(|phrase| Some((&phrase.rule, phrase_end(text, at, phrase.words)?)))
 }
 
 /// Where the phrase ends that begins at `at`.

@@ -66,10 +66,10 @@ impl RouteInfo {
     /// The headers, values safe for the wire.
     pub fn headers(&self) -> Vec<(&'static str, Cow<'static, str>)> {
         let mut headers = Vec::with_capacity(8);
+        headers.push(("x-freeway-attempts", Cow::Owned(self.attempts.to_string())));
+        headers.push(("x-freeway-ms", Cow::Owned(self.elapsed_ms.to_string())));
         let mut put = |name, value: &str| headers.push((name, Cow::Owned(header_value(value).into_owned())));
         put("x-freeway-route", &self.resolution);
-        put("x-freeway-attempts", &self.attempts.to_string());
-        put("x-freeway-ms", &self.elapsed_ms.to_string());
         if let Some(provider) = &self.provider {
             put("x-freeway-provider", provider);
         }
