@@ -17,7 +17,10 @@ pub struct Calls {
 
 #[derive(Debug)]
 struct Call {
+    /// As the client knows it.
     index: u64,
+    /// As the upstream numbers it: some begin every call anew with 0.
+    theirs: u64,
     /// As raw JSON; empty while unknown.
     id: Vec<u8>,
     /// What the client knows of the name.
@@ -25,6 +28,8 @@ struct Call {
     opened: bool,
     /// All arguments so far are empty or white space.
     blank: bool,
+    /// The arguments so far end as an object does.
+    closed: bool,
     /// What came before the name: arguments as the inside of a JSON string, and further members, each with a comma.
     held: Vec<u8>,
     held_members: Vec<u8>,
@@ -106,7 +111,10 @@ impl Calls {
     /// The call that an entry belongs to, made if it is new; `None` when there are too many.
     fn place(&mut self, entry: &Entry<'_>) -> Option<usize> {
         let found = match (entry.index, entry.id) {
-            (Some(index), _) => self.calls.iter().position(|call| call.index == index),
+            (Some(index), _) => {
+                let last = self.calls.iter().rposition(|call| call.theirs == index);
+                last.filter(|at| !self.calls[*at].is_followed_by(entry))
+            }
             (None, Some(id)) => self.calls.iter().position(|call| call.id == id),
             // Neither index nor id: a name begins a call, anything else goes on with the last one.
             (None, None) if entry.name.is_some() => None,
@@ -116,12 +124,16 @@ impl Calls {
             return found;
         }
         let next = self.calls.iter().map(|call| call.index.saturating_add(1)).max().unwrap_or(0);
+        let free = |index: &u64| self.calls.iter().all(|call| call.index != *index);
+        let index = entry.index.filter(free).unwrap_or(next);
         self.calls.push(Call {
-            index: entry.index.unwrap_or(next),
+            index,
+            theirs: entry.index.unwrap_or(index),
             id: Vec::new(),
             name: String::new(),
             opened: false,
             blank: true,
+            closed: false,
             held: Vec::new(),
             held_members: Vec::new(),
         });
@@ -132,7 +144,10 @@ impl Calls {
     fn take(&mut self, at: usize, entry: &Entry<'_>, raw: &[u8], salt: &str, out: &mut Vec<u8>) -> bool {
         let call = &mut self.calls[at];
         let arguments = entry.arguments_text();
-        call.blank &= arguments.iter().all(u8::is_ascii_whitespace);
+        if let Some(last) = arguments.trim_ascii_end().last() {
+            call.blank = false;
+            call.closed = *last == b'}';
+        }
         let known_id = call.id.as_slice() == entry.id.unwrap_or_default();
         if let Some(id) = entry.id.filter(|_| call.id.is_empty()) {
             call.id = id.to_vec();
@@ -146,7 +161,7 @@ impl Calls {
             };
             call.name = name.into_owned();
             call.opened = true;
-            let plain = entry.index.is_some()
+            let plain = entry.index == Some(call.index)
                 && entry.id.is_some()
                 && entry.kind.is_some()
                 && call.held.is_empty()
@@ -164,8 +179,9 @@ impl Calls {
         // A name that repeats what is known would be added to it by the client; a further piece belongs there.
         let further_name = name.filter(|name| *name != call.name);
         let repeats = (entry.id.is_some() && known_id) || (entry.name.is_some() && further_name.is_none());
-        let plain =
-            entry.index.is_some() && !repeats && entry.arguments.is_none_or(|raw| raw.starts_with(b"\""));
+        let plain = entry.index == Some(call.index)
+            && !repeats
+            && entry.arguments.is_none_or(|raw| raw.starts_with(b"\""));
         if let Some(name) = &further_name {
             call.name.push_str(name);
         }
@@ -205,6 +221,19 @@ impl Calls {
 }
 
 impl Call {
+    /// Whether an entry under the same number begins another call: it has a name, and arguments of its own rather than
+    /// more of these. Gemini numbers all calls 0, with an id for each or without.
+    fn is_followed_by(&self, entry: &Entry<'_>) -> bool {
+        let named = entry.name.is_some_and(|name| name.len() > 2);
+        let arguments = entry.arguments_text();
+        let begins = arguments.trim_ascii_start().first();
+        let apart = match entry.id {
+            Some(id) => !self.id.is_empty() && id != self.id && (self.blank || self.closed),
+            None => self.closed && begins.is_some(),
+        };
+        self.opened && named && apart && begins.is_none_or(|first| *first == b'{')
+    }
+
     /// The opening delta, with everything held so far.
     fn open(&mut self, function_extras: &[u8], salt: &str, out: &mut Vec<u8>) {
         if self.id.is_empty() {
@@ -373,6 +402,46 @@ mod tests {
                 r#"[{"index":0,"id":"call_s_0","type":"function","function":{"name":"f","arguments":"{}"}},"#,
                 r#"{"index":1,"id":"call_s_1","type":"function","function":{"name":"f","arguments":"{}"}}]"#
             )],
+            "",
+        );
+    }
+
+    #[test]
+    fn tool_01_calls_that_are_all_numbered_0_are_told_apart() {
+        let call = |index: u8, id: &str, arguments: &str| {
+            let id = if id.is_empty() { String::new() } else { format!(r#""id":"{id}","#) };
+            format!(
+                r#"[{{"index":{index},{id}"type":"function","function":{{"name":"f","arguments":"{arguments}"}}}}]"#
+            )
+        };
+        let check = |lists: &[String], expected: &[String], flushed: &str| {
+            let texts = |list: &[String]| list.iter().map(String::from).collect::<Vec<_>>();
+            let (passed, rest) = pass(&lists.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_eq!((passed, rest.as_str()), (texts(expected), flushed), "{lists:?}");
+        };
+        // Gemini, with an id for each call; what follows without one belongs to the last.
+        let more = r#"[{"index":0,"function":{"arguments":"}"}}]"#.to_owned();
+        check(
+            &[call(0, "a", "{}"), call(0, "b", "{"), more.clone(), call(0, "c", ""), call(3, "d", "{}")],
+            &[
+                call(0, "a", "{}"),
+                call(1, "b", "{"),
+                more.replace(r#""index":0"#, r#""index":1"#),
+                call(2, "c", ""),
+                call(3, "d", "{}"),
+            ],
+            r#"{"index":2,"function":{"arguments":"{}"}}"#,
+        );
+        // Without ids.
+        check(
+            &[call(0, "", r#"{\"n\":1}"#), call(0, "", r#"{\"n\":2}"#)],
+            &[call(0, "call_s_0", r#"{\"n\":1}"#), call(1, "call_s_1", r#"{\"n\":2}"#)],
+            "",
+        );
+        // The same call told again, and one whose id changes in its midst.
+        check(
+            &[call(0, "a", r#"{\"n\":"#), call(0, "b", "1}")],
+            &[call(0, "a", r#"{\"n\":"#), r#"[{"index":0,"id":"b","function":{"arguments":"1}"}}]"#.into()],
             "",
         );
     }

@@ -159,6 +159,28 @@ fn sse_33_reasoning_keeps_its_name() {
     }
 }
 
+/// Gemini numbers all calls 0; a client would add their arguments up to one call.
+#[test]
+fn tool_01_calls_that_are_all_numbered_0_are_told_apart() {
+    let call = |id: &str, arguments: &str| {
+        let function = json!({"name": "weather", "arguments": arguments});
+        let call = json!([{"index": 0, "id": id, "type": "function", "function": function}]);
+        event(&chunk(json!({"tool_calls": call})))
+    };
+    let step = || {
+        let calls = [call("a", "{\"n\":1}"), call("b", "{\"n\":2}")];
+        Step::writes(calls.into_iter().chain([event(&finish("tool_calls")), DONE.into()]).map(Act::write))
+    };
+    let (_alpha, gateway) = gateway_over([step(), step()]);
+    let streamed = gateway.stream_with("m", json!({"tools": [weather_tool()]})).well_formed_stream();
+    let calls = deltas(&streamed, "tool_calls");
+    let numbers: Vec<&Value> = calls.iter().map(|call| &call[0]["index"]).collect();
+    assert_eq!(numbers, [&json!(0), &json!(1)], "{streamed}");
+    let whole = gateway.chat_with("m", json!({"tools": [weather_tool()]})).ok();
+    let arguments = |at: usize| whole.at(&format!("/choices/0/message/tool_calls/{at}/function/arguments"));
+    assert_eq!((arguments(0), arguments(1)), (json!("{\"n\":1}"), json!("{\"n\":2}")), "{whole}");
+}
+
 #[test]
 fn tool_calls_are_streamed_whole_or_in_parts() {
     for style in [ToolStyle::Whole, ToolStyle::Parts] {
