@@ -104,7 +104,9 @@ impl ChatFacts {
     pub fn read(body: &Body, max_messages: usize) -> Result<ChatFacts, ApiError> {
         let tools = list(body, "tools")?.is_some_and(|raw| !json::is_blank(Some(raw)));
         let functions = list(body, "functions")?.is_some_and(|raw| !json::is_blank(Some(raw)));
-        check_tool_choice(body, tools || functions)?;
+        for name in ["tool_choice", "function_call"] {
+            check_choice(body, name, tools || functions)?;
+        }
         check_stop(body)?;
         let mut facts = ChatFacts {
             model: read_model(body)?,
@@ -260,15 +262,15 @@ fn read_max_output(body: &Body) -> Result<Option<u64>, ApiError> {
 }
 
 /// A choice that demands a call makes no sense without tools, and would come back as plain text.
-fn check_tool_choice(body: &Body, tools: bool) -> Result<(), ApiError> {
-    let Some(raw) = body.given("tool_choice") else { return Ok(()) };
+fn check_choice(body: &Body, name: &str, tools: bool) -> Result<(), ApiError> {
+    let Some(raw) = body.given(name) else { return Ok(()) };
     let demands = match json::text(raw) {
         Some(word) => !matches!(&*word, "auto" | "none"),
         None if raw.starts_with(b"{") => true,
-        None => return Err(bad("tool_choice", "`tool_choice` must be a text or an object")),
+        None => return Err(bad(name, format!("`{name}` must be a text or an object"))),
     };
     if demands && !tools {
-        return Err(bad("tool_choice", "`tool_choice` asks for a tool call, but no tools are given"));
+        return Err(bad(name, format!("`{name}` asks for a tool call, but no tools are given")));
     }
     Ok(())
 }
@@ -420,6 +422,20 @@ mod tests {
             assert_eq!(refused(choice).2, "tool_choice", "{choice}");
         }
         for choice in [r#","tool_choice":"auto""#, r#","tools":[],"tool_choice":"none""#] {
+            with(choice).expect(choice);
+        }
+    }
+
+    #[test]
+    fn tool_13_the_older_spelling_needs_functions() {
+        assert_eq!(refused(r#","function_call":{"name":"f"}"#).2, "function_call");
+        assert_eq!(refused(r#","functions":[],"function_call":{"name":"f"}"#).2, "function_call");
+        assert_eq!(refused(r#","function_call":5"#).2, "function_call");
+        for choice in [
+            r#","function_call":"none""#,
+            r#","function_call":null"#,
+            r#","functions":[{"name":"f"}],"function_call":{"name":"f"}"#,
+        ] {
             with(choice).expect(choice);
         }
     }

@@ -329,6 +329,8 @@ fn tool_13_a_forced_tool_call_without_tools_is_400() {
     let (alpha, gateway) = gateway_over([]);
     let answer = gateway.chat_with("m", json!({"tool_choice": "required"})).about("tool_choice");
     assert_eq!((answer.status(), chats(&alpha).len()), (400, 0));
+    let older = gateway.chat_with("m", json!({"function_call": {"name": "f"}})).about("function_call");
+    assert_eq!((older.status(), chats(&alpha).len()), (400, 0));
 }
 
 #[test]
