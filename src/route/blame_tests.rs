@@ -628,6 +628,23 @@ fn row_413_passes_windows_that_are_no_larger() {
 }
 
 #[test]
+fn row_413_of_a_short_request_says_little_of_the_others() {
+    // A proxy in front of `a` minds the bytes: a larger window comes first, one of the same size is no dead end.
+    let page = "<html><head><title>413 Request Entity Too Large</title></head></html>";
+    let mut bed = windows();
+    bed.ask.prompt_tokens = 5;
+    let run = bed.run(|call| if call == "b/m#1" { Serve } else { Status(413, page) });
+    assert_eq!(run.calls, ["a/m#1", "c/m#1", "b/m#1"]);
+    bed.check_benches(&[]);
+    bed.models = vec!["a/m"];
+    let run = bed.run(|_| Status(413, page));
+    let error = run.error.as_ref().expect("an error");
+    assert_eq!((run.calls.len(), run.code()), (1, (413, "context_length_exceeded")));
+    assert_eq!(error.message, "413 Request Entity Too Large", "no window explains it");
+    assert_eq!((error.param.as_deref(), run.freeway("code")), (Some("messages"), json!("context_too_large")));
+}
+
+#[test]
 fn row_413_w17_small_windows_are_passed_by_unasked() {
     let mut bed = windows();
     bed.ask.prompt_tokens = 9_000;
@@ -906,6 +923,18 @@ fn row_400_is_returned_at_once() {
         assert_eq!(run.freeway("upstream")["status"], status);
         bed.check_benches(&[]);
     }
+}
+
+#[test]
+fn statuses_that_no_client_can_mend_go_on() {
+    for status in [407, 411, 424, 426, 428, 431, 499] {
+        let mut bed = Bed::two();
+        assert_eq!(bed.run(a_fails(|| Status(status, ""))).calls, ["a/m#1", "b/m#1"], "{status}");
+        bed.check_benches(&[("a", "unavailable", 30)]);
+    }
+    let mut bed = Bed::two();
+    assert_eq!(bed.run(a_fails(|| Status(451, ""))).calls, ["a/m#1", "b/m#1"]);
+    bed.check_benches(&[("a/m with a#1", "forbidden", 3_600)]);
 }
 
 #[test]

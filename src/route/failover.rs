@@ -376,7 +376,7 @@ impl Failover {
                     call.punish(live, &failure, &self.policy);
                 }
                 if failure.class == Class::TooLong {
-                    self.found_too_long(live, &call, at, sent);
+                    self.found_too_long(catalog, live, &call, at, sent);
                 }
                 self.go_on(live, &call, at, key, &failure, has_field);
                 self.hops.push(Hop { at, key, took_ms: call.took_ms(), failure: *failure });
@@ -398,15 +398,17 @@ impl Failover {
     }
 
     /// A model said that the request is too long: larger windows come next, then it may be sent less.
-    fn found_too_long(&mut self, live: &Live, call: &Call<'_>, at: ModelIx, sent: u64) {
+    fn found_too_long(&mut self, catalog: &Catalog, live: &Live, call: &Call<'_>, at: ModelIx, sent: u64) {
         let learned = live.lessons.window(call.model.slot, call.now);
         let window = learned.into_iter().chain(call.model.context).min();
+        let view = self.view(catalog, live, &[], call.now);
+        let doubtful = learned.is_none() && window.is_some_and(|window| view.sure_to_fit(window));
         let times = self.too_long.iter().filter(|one| one.at == at).count();
         if self.ask.shrink.is_none() || times >= SHRINKS_MAX {
             self.out.push(Scope::Model(call.model.slot));
         }
         let limit = learned.filter(|learned| *learned < sent).unwrap_or(sent / 10 * 7);
-        self.too_long.push(TooLong { at, window, limit });
+        self.too_long.push(TooLong { at, window, doubtful, limit });
     }
 
     /// What has to stay of the conversation turned out to need so many tokens, more than the attempt's model has room
@@ -544,9 +546,9 @@ impl Failover {
             return Dead { end, blocked: Vec::new() };
         }
         // What this request ruled out for itself is no reason for the next one to wait.
-        // Where no window is known, the upstream's own words say it better.
-        let too_long: Vec<TooLong> =
-            self.too_long.iter().filter(|one| one.window.is_some()).copied().collect();
+        // Where no window is known, or none that explains it, the upstream's own words say it better.
+        let told = |one: &&TooLong| one.window.is_some() && !one.doubtful;
+        let too_long: Vec<TooLong> = self.too_long.iter().filter(told).copied().collect();
         let view = View { too_long: &too_long, ..self.view(catalog, live, &[], now) };
         let blocked = self.blocked(&view, now);
         let network = blocked.iter().any(|blocked| blocked.obstacle == Obstacle::Offline) || self.cut_off;

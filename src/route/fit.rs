@@ -23,6 +23,9 @@ pub(super) struct TooLong {
     pub at: ModelIx,
     /// Its window, as far as known.
     pub window: Option<u64>,
+    /// It named no number, and on paper the request is far below its window: perhaps not the tokens are too many but the
+    /// bytes, or its window is smaller than its file has it. That says little of anybody else.
+    pub doubtful: bool,
     /// What it may be sent now, in tokens of our count.
     pub limit: u64,
 }
@@ -71,12 +74,18 @@ impl View<'_> {
                 window.budget(self.ask.max_output, shrink.reserve_output)
             }
         };
-        let limits = self.too_long.iter().filter(|one| {
-            let no_larger = known.zip(one.window).is_some_and(|(known, window)| known <= window);
-            one.at == at || no_larger
-        });
+        let limits = self
+            .too_long
+            .iter()
+            .filter(|one| one.at == at || (!one.doubtful && no_larger(known, one.window)));
         let limit = limits.map(|one| one.limit).chain(learned).min();
         Some(limit.map_or(budget, |limit| budget.at_most(limit)))
+    }
+
+    /// Whether a model takes this request on paper, while another one whose window is no smaller refused it as too long.
+    pub fn in_doubt(&self, at: ModelIx) -> bool {
+        let no_larger = |window| no_larger(self.known_window(at), window);
+        self.too_long.iter().any(|one| one.doubtful && one.at != at && no_larger(one.window))
     }
 
     /// A model's window by its file or by what was learned, whichever is smaller.
@@ -85,11 +94,16 @@ impl View<'_> {
         model.context.into_iter().chain(self.live.lessons.window(model.slot, self.now)).min()
     }
 
-    /// Whether a request is so small that a window takes it however its tokens are counted.
+    /// Whether a request is so small that there is no need to look closely at a window.
     fn far_below(&self, window: u64) -> bool {
+        if self.ask.shrink.is_some() { self.sure_to_fit(window) } else { self.ask.prompt_tokens <= window }
+    }
+
+    /// Whether a request is so small that a window takes it however its tokens are counted.
+    pub fn sure_to_fit(&self, window: u64) -> bool {
         let prompt = (self.ask.prompt_tokens as f64 * RATIO_MAX) as u64;
-        let Some(shrink) = self.ask.shrink else { return self.ask.prompt_tokens <= window };
-        let answer = self.ask.max_output.unwrap_or(shrink.reserve_output);
+        let reserve = self.ask.shrink.map_or(0, |shrink| shrink.reserve_output);
+        let answer = self.ask.max_output.unwrap_or(reserve);
         prompt.saturating_add(answer.min(window / 2)) <= window
     }
 
@@ -108,4 +122,8 @@ impl View<'_> {
         let prompt = (self.sent_tokens(at) as f64 * self.live.ratios.of(model.slot)).round() as u64;
         Want::of_call(&self.live.ledger, provider, model, prompt, self.ask.max_output)
     }
+}
+
+fn no_larger(known: Option<u64>, window: Option<u64>) -> bool {
+    known.zip(window).is_some_and(|(known, window)| known <= window)
 }

@@ -382,8 +382,10 @@ fn judge(status: u16, error: &UpstreamError, own: &[(String, ErrorWord)]) -> Cla
         529 => Class::ModelDown,
         _ if status >= 500 && code == Some(ErrorWord::ContextLength) => Class::TooLong,
         _ if status >= 500 => class_of(ErrorWord::Unavailable, error),
-        // A redirect is not followed; the others say that the address or the moment is wrong, not the request.
-        300..=399 | 405 | 408 | 409 | 421 | 423 | 425 => Class::ProviderDown,
+        // A redirect is not followed; the others say that the address, the moment or our way of asking is wrong, or that
+        // something behind the upstream gave up: nothing that the client could mend.
+        300..=399 | 405 | 407..=409 | 411 | 421 | 423..=426 | 428 | 431 | 499 => Class::ProviderDown,
+        451 => code.or_else(by_phrase).map_or(Class::Forbidden, |word| class_of(word, error)),
         400..=499 => code.or_else(by_phrase).map_or(Class::BadRequest, |word| class_of(word, error)),
         _ => Class::ProviderDown,
     }

@@ -398,26 +398,32 @@ impl View<'_> {
     ) -> Option<(ModelIx, usize)> {
         // Models of one provider often stand together: what keeps all of them is found out once.
         let mut closed = None;
+        // The best that may find it too long, though it looks short enough.
+        let mut doubtful = None;
         // The best that would lose part of the conversation.
         let mut lossy = None;
         for at in ranking.filter_map(|place| Some(&order.ready.get(place)?.at)).filter(|at| allowed(at)) {
             if closed == Some(at.provider) {
                 continue;
             }
-            let second_choice = self.whole_first() && self.fit(*at) == Fit::Lossy;
-            if second_choice && lossy.is_some() {
+            let kept_back = match self.whole_first().then(|| self.fit(*at)) {
+                Some(Fit::Lossy) => Some(&mut lossy),
+                _ if self.in_doubt(*at) => Some(&mut doubtful),
+                _ => None,
+            };
+            if kept_back.as_ref().is_some_and(|known| known.is_some()) {
                 continue;
             }
             if self.provider_obstacle(self.catalog.provider(*at)).is_some() {
                 closed = Some(at.provider);
             } else if let Ok(key) = self.key_for(*at) {
-                if !second_choice {
-                    return Some((*at, key));
+                match kept_back {
+                    Some(known) => *known = Some((*at, key)),
+                    None => return Some((*at, key)),
                 }
-                lossy = Some((*at, key));
             }
         }
-        lossy
+        doubtful.or(lossy)
     }
 
     /// The key to call a model with, or why it cannot be called.

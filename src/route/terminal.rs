@@ -121,13 +121,14 @@ fn too_large(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
     let available = widest.map(|(room, _)| room);
     let need = needed(ask);
     let most = available.map_or(String::new(), |most| format!(" but only {most} are available at most"));
+    let what = if ask.kind == Kind::Chat { "the conversation" } else { "`input`" };
     let message = format!(
-        "the request needs ~{need} tokens{most}; shorten the conversation, or add a provider whose model takes more \
-         than `{}` does",
+        "the request needs ~{need} tokens{most}; shorten {what}, or add a provider whose model takes more than `{}` \
+         does",
         asked.model
     );
     let error = ApiError::new(413, "context_length_exceeded", message)
-        .param(if ask.kind == Kind::Chat { "messages" } else { "input" })
+        .param(content_field(ask))
         .with("code", "context_too_large")
         .with("required", need)
         .with("available", available);
@@ -212,7 +213,7 @@ fn failed(all: &[Blocked], failover: &Failover, last: &Hop, asked: &Asked<'_>) -
         return if all.iter().any(|blocked| blocked.why() == Why::Size) {
             error
         } else {
-            said_too_large(last, asked)
+            said_too_large(last, failover.ask(), asked)
         };
     }
     if waiting.is_none() && failover.only(|class| class == Class::ModelMissing) {
@@ -242,8 +243,15 @@ fn failed(all: &[Blocked], failover: &Failover, last: &Hop, asked: &Asked<'_>) -
 }
 
 /// The request is too large, and only the upstream knows by how much.
-fn said_too_large(last: &Hop, asked: &Asked<'_>) -> ApiError {
-    ApiError::new(413, "context_length_exceeded", said(last, asked)).with("code", "context_too_large")
+fn said_too_large(last: &Hop, ask: &Ask, asked: &Asked<'_>) -> ApiError {
+    ApiError::new(413, "context_length_exceeded", said(last, asked))
+        .param(content_field(ask))
+        .with("code", "context_too_large")
+}
+
+/// The field that holds what a request is about.
+fn content_field(ask: &Ask) -> &'static str {
+    if ask.kind == Kind::Chat { "messages" } else { "input" }
 }
 
 /// What an upstream said, fit for a client.

@@ -313,6 +313,15 @@ fn w17_an_upstream_that_says_too_long_is_passed_over() {
     gateway.chat("m").ok().served_by("beta");
 }
 
+/// A proxy that minds the bytes of a body says nothing of the windows behind other addresses.
+#[test]
+fn w17_ctx_05_a_refused_body_is_taken_elsewhere() {
+    let (alpha, beta) = (mock_that("alpha", [Step::html(413)]), mock("beta"));
+    let gateway = Gateway::over([provider(&alpha).priority(1), provider(&beta).priority(2)]);
+    gateway.chat("m").ok().served_by("beta").after_attempts(2);
+    gateway.chat("alpha/m").error(413, "context_length_exceeded").after_attempts(1);
+}
+
 #[test]
 fn quo_11_one_keys_limit_is_not_the_others() {
     let alpha = mock("alpha");
