@@ -164,6 +164,9 @@ fn stream_of_whole(
         Ok(checked) => checked,
         Err(no) => return (refused(no.why), no.usage),
     };
+    if checked.choices < turn.choices() as usize {
+        return (Ending::NoAnswer(NoAnswer::FewerChoices), checked.usage);
+    }
     let usage =
         checked.usage.unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens(), &checked.output));
     let mut frames = Vec::new();
@@ -198,6 +201,9 @@ fn read_whole(
     let whole = match turn.operation() {
         Operation::Chat(_) if sniff(&body) == Sniffed::Events => whole_of_stream(turn, target, &body),
         Operation::Chat(_) => match completion::check(&body, fallback(turn, target.model)) {
+            Ok(checked) if checked.choices < turn.choices() as usize => {
+                Err((Ending::NoAnswer(NoAnswer::FewerChoices), checked.usage))
+            }
             Ok(checked) => {
                 let estimate = || tokens::estimated_usage(turn.prompt_tokens(), &checked.output);
                 Ok((checked.body, checked.usage.unwrap_or_else(estimate)))
@@ -248,7 +254,16 @@ fn whole_of_stream(
     let usage =
         shaper.usage().unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens(), shaper.output()));
     match shaper.end(usage, &mut frames) {
-        End::Complete => Ok((fold(&frames), usage)),
+        End::Complete => {
+            let whole = fold(&frames);
+            let wanted = turn.choices() as usize;
+            let choices =
+                || completion::check(&whole, fallback(turn, target.model)).map_or(0, |one| one.choices);
+            if wanted > 1 && choices() < wanted {
+                return Err((Ending::NoAnswer(NoAnswer::FewerChoices), Some(usage)));
+            }
+            Ok((whole, usage))
+        }
         End::Empty => Err((Ending::NoAnswer(NoAnswer::Empty), Some(usage))),
         End::Truncated => Err((Ending::NoAnswer(NoAnswer::NotJson), Some(usage))),
     }

@@ -95,6 +95,7 @@ impl Operation {
                     prompt_tokens: self.prompt_tokens(),
                     shrink,
                     max_output: facts.max_output,
+                    choices: facts.n,
                     answer,
                 }
             }
@@ -105,6 +106,7 @@ impl Operation {
                 prompt_tokens: self.prompt_tokens(),
                 shrink: None,
                 max_output: Some(0),
+                choices: 1,
                 answer: Answer::Whole,
             },
         }

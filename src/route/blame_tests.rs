@@ -116,6 +116,7 @@ impl Bed {
                 prompt_tokens: 100,
                 shrink: None,
                 max_output: None,
+                choices: 1,
                 answer: Answer::Whole,
             },
             how: How::Auto,
@@ -923,6 +924,30 @@ fn row_400_is_returned_at_once() {
         assert_eq!(run.freeway("upstream")["status"], status);
         bed.check_benches(&[]);
     }
+}
+
+#[test]
+fn req_09_a_model_that_refuses_several_choices_is_passed_by() {
+    let refusal = r#"{"error":{"message":"'n' : number must be at most 1","type":"invalid_request_error"}}"#;
+    let mut bed = Bed::two();
+    bed.ask.choices = 2;
+    assert_eq!(bed.run(a_fails(|| Status(400, refusal))).calls, ["a/m#1", "b/m#1"]);
+    bed.check_benches(&[]);
+    assert_eq!(bed.run(|_| Serve).calls, ["b/m#1"], "learned");
+    bed.ask.choices = 1;
+    assert_eq!(bed.run(|_| Serve).calls, ["a/m#1"], "one is given as before");
+    // By all: the client's own affair.
+    bed.ask.choices = 2;
+    let by_all = |run: Run, calls: usize| {
+        let error = run.error.as_ref().expect("an error");
+        assert_eq!((run.calls.len(), run.code()), (calls, (400, "capability_unavailable")));
+        assert_eq!(error.param.as_deref(), Some("n"));
+    };
+    by_all(bed.run(|_| Status(400, refusal)), 1);
+    by_all(bed.run(|_| Serve), 0);
+    // Who wants one and is refused for `n` has another problem.
+    let mut bed = Bed::two();
+    assert_eq!(bed.run(|_| Status(400, refusal)).calls, ["a/m#1"]);
 }
 
 #[test]

@@ -358,7 +358,10 @@ impl Failover {
                 live.speeds.undecided(provider.slot);
                 self.end = Some(DeadEnd::ClientLeft);
             }
-            Outcome::Failed(failure) => {
+            Outcome::Failed(mut failure) => {
+                if failure.class == Class::BadRequest && failure.about_choices && self.ask.choices > 1 {
+                    failure.class = Class::FewerChoices;
+                }
                 let refused = failure.refused() && !attempt.committed;
                 match failure.reached {
                     true => {
@@ -384,8 +387,11 @@ impl Failover {
         }
     }
 
-    /// What the upstream taught us about sizes.
+    /// What the upstream taught us about sizes and numbers.
     fn learn(&self, live: &mut Live, call: &Call<'_>, failure: &Failure, sent: u64) {
+        if failure.class == Class::FewerChoices {
+            live.lessons.learn_choices(call.model.slot, self.ask.choices, call.now);
+        }
         let Some(stated) = failure.stated else { return };
         let tokens = sent.saturating_add(self.ask.max_output.unwrap_or(0));
         match failure.class {
@@ -466,7 +472,11 @@ impl Failover {
                 }
             }
             Class::ModelMissing if self.pinned => self.end = Some(DeadEnd::Returned),
-            Class::ModelMissing | Class::ModelDown | Class::NoAnswer | Class::LimitTooSmall => {
+            Class::ModelMissing
+            | Class::ModelDown
+            | Class::NoAnswer
+            | Class::LimitTooSmall
+            | Class::FewerChoices => {
                 self.out.push(Scope::Model(model));
             }
             // What is left of it was settled in `found_too_long`.

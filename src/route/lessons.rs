@@ -21,6 +21,8 @@ const RATIO_MAX: f64 = 4.0;
 struct Lesson {
     /// The largest prompt that will do, in our own count.
     prompt_max: Option<u64>,
+    /// The most answers that one call gives.
+    choices_max: Option<u32>,
     refused: Vec<String>,
     at_ms: u64,
 }
@@ -49,6 +51,12 @@ impl Lessons {
         self.accounts.get(&(account, model)).filter(|lesson| lesson.fresh(now))?.prompt_max
     }
 
+    /// The most answers that one call of this model gives, as far as known.
+    pub fn choices(&self, model: Slot, now: Now) -> u32 {
+        let lesson = self.models.get(&model).filter(|lesson| lesson.fresh(now));
+        lesson.and_then(|lesson| lesson.choices_max).unwrap_or(u32::MAX)
+    }
+
     /// Fields that this model refused.
     pub fn refused(&self, model: Slot, now: Now) -> &[String] {
         self.models.get(&model).filter(|lesson| lesson.fresh(now)).map_or(&[], |lesson| &lesson.refused)
@@ -57,6 +65,12 @@ impl Lessons {
     /// A model said how much context it has, on a request of `tokens` in our count, output included.
     pub fn learn_window(&mut self, model: Slot, stated: Stated, tokens: u64, now: Now) {
         entry(&mut self.models, model, now).prompt_max = Some(in_our_count(stated, tokens));
+    }
+
+    /// A model gave fewer answers than it was asked for, or refused to give so many.
+    pub fn learn_choices(&mut self, model: Slot, asked: u32, now: Now) {
+        let most = self.choices(model, now).min(asked.saturating_sub(1)).max(1);
+        entry(&mut self.models, model, now).choices_max = Some(most);
     }
 
     /// An account's limit turned out to be smaller than a request of `tokens` in our count.
@@ -128,7 +142,11 @@ mod tests {
         assert_eq!(lessons.window(M, NOW), Some(8_192));
         assert_eq!(lessons.refused(M, NOW), ["store", "seed"]);
         assert_eq!((lessons.limit(Slot(1), M, NOW), lessons.limit(Slot(2), M, NOW)), (Some(6_000), None));
+        lessons.learn_choices(M, 4, NOW);
+        lessons.learn_choices(M, 9, NOW);
+        assert_eq!((lessons.choices(M, NOW), lessons.choices(Slot(8), NOW)), (3, u32::MAX));
         let later = NOW.plus_ms(LESSON_MS + 1);
+        assert_eq!(lessons.choices(M, later), u32::MAX);
         assert_eq!((lessons.window(M, later), lessons.refused(M, later).len()), (None, 0));
     }
 

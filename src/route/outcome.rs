@@ -62,6 +62,8 @@ pub enum NoAnswer {
     WrongShape,
     /// Nothing was generated, and nothing (`length`, `content_filter`, a refusal, a tool call) says why.
     Empty,
+    /// Good answers, but fewer than were asked for.
+    FewerChoices,
 }
 
 impl NoAnswer {
@@ -71,6 +73,7 @@ impl NoAnswer {
             NoAnswer::NotJson => "not-json",
             NoAnswer::WrongShape => "wrong-shape",
             NoAnswer::Empty => "empty",
+            NoAnswer::FewerChoices => "fewer-choices",
         }
     }
 
@@ -80,6 +83,7 @@ impl NoAnswer {
             NoAnswer::NotJson => "answered with something that is not JSON",
             NoAnswer::WrongShape => "answered with JSON that holds no choices",
             NoAnswer::Empty => "answered with nothing",
+            NoAnswer::FewerChoices => "answered with fewer choices than were asked for",
         }
     }
 }
@@ -123,6 +127,8 @@ pub enum Class {
     ModelMissing,
     /// More context than the model has.
     TooLong,
+    /// More answers at once than the model gives.
+    FewerChoices,
     ProviderDown,
     /// Not even reached: a name that does not resolve, a connection that does not come about.
     Unreachable,
@@ -147,7 +153,7 @@ impl Class {
             Class::BadKey | Class::NoCredit => "key",
             Class::Forbidden | Class::RateLimited | Class::QuotaSpent => "key and model",
             Class::ModelMissing | Class::ModelDown | Class::NoAnswer | Class::EmptyAnswer => "model",
-            Class::LimitTooSmall | Class::TooLong => "request and model",
+            Class::LimitTooSmall | Class::TooLong | Class::FewerChoices => "request and model",
             Class::ProviderDown | Class::Unreachable => "provider",
             Class::NoNetwork => "network",
             Class::Clock => "clock",
@@ -186,6 +192,8 @@ pub struct Failure {
     pub stated: Option<Stated>,
     /// Fields that may be left out so that the request is taken.
     pub refused_fields: Vec<String>,
+    /// It complains about how many answers are wanted.
+    pub about_choices: bool,
     /// Whether any byte of the request may have reached the upstream.
     pub reached: bool,
     /// The upstream's own `code`, `type` and `param`.
@@ -218,6 +226,7 @@ impl Failure {
             account_wide: false,
             stated: None,
             refused_fields: Vec::new(),
+            about_choices: false,
             reached: true,
             code: None,
             kind: None,
@@ -239,7 +248,11 @@ pub fn classify(signal: &Signal<'_>, now: Now) -> Outcome {
         }
         End::Fault(fault) => of_fault(fault, signal.circumstances),
         End::NoAnswer(kind) => {
-            let class = if kind == NoAnswer::Empty { Class::EmptyAnswer } else { Class::NoAnswer };
+            let class = match kind {
+                NoAnswer::Empty => Class::EmptyAnswer,
+                NoAnswer::FewerChoices => Class::FewerChoices,
+                _ => Class::NoAnswer,
+            };
             Failure { status: Some(200), ..Failure::new(class, kind.cause(), kind.message()) }
         }
         End::Status { status, headers, body } => {
@@ -344,7 +357,10 @@ fn of_status(
             failure.wait_ms = day.then(|| until_reset_ms(signal.provider, now));
         }
         Class::TooLong => failure.stated = words::stated_window(&error),
-        Class::BadRequest => failure.refused_fields = words::refused_fields(&error),
+        Class::BadRequest => {
+            failure.refused_fields = words::refused_fields(&error);
+            failure.about_choices = words::says_choices(&error);
+        }
         _ => {}
     }
     if matches!(failure.class, Class::BadRequest | Class::Policy | Class::ModelMissing) {

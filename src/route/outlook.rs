@@ -63,7 +63,7 @@ impl Question {
         });
         let max_output = if self.kind == Kind::Embed { Some(0) } else { self.max_output };
         let (kind, caps, prompt_tokens, answer) = (self.kind, self.caps, self.tokens, self.answer);
-        Ask { kind, caps, prompt_tokens, shrink, max_output, answer }
+        Ask { kind, caps, prompt_tokens, shrink, max_output, choices: 1, answer }
     }
 }
 

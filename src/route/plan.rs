@@ -33,6 +33,8 @@ pub struct Ask {
     pub shrink: Option<Shrink>,
     /// The client's own limit on the answer.
     pub max_output: Option<u64>,
+    /// How many answers it wants to choose from (`n`).
+    pub choices: u32,
     pub answer: Answer,
 }
 
@@ -150,6 +152,8 @@ impl Orders {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Obstacle {
     LacksCaps(Caps),
+    /// It gives fewer answers at once than are asked for, as was found out lately.
+    FewerChoices,
     ProviderOff,
     NotConfigured,
     ModelOff,
@@ -214,7 +218,7 @@ impl Blocked {
     /// What would help.
     pub fn why(&self) -> Why {
         match self.obstacle {
-            Obstacle::LacksCaps(_) => Why::Capability,
+            Obstacle::LacksCaps(_) | Obstacle::FewerChoices => Why::Capability,
             Obstacle::ProviderOff | Obstacle::NotConfigured | Obstacle::ModelOff => Why::Config,
             Obstacle::TooLong { .. } | Obstacle::NeverFits { .. } => Why::Size,
             Obstacle::Benched(bench) if bench.cause == crate::quota::Cause::ModelMissing => Why::Missing,
@@ -465,6 +469,9 @@ impl View<'_> {
     fn model_obstacle(&self, at: ModelIx) -> Option<Obstacle> {
         let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
         // What no time mends comes first: nobody should wait for a bench to end and then be told this.
+        if self.ask.choices > 1 && self.live.lessons.choices(model.slot, self.now) < self.ask.choices {
+            return Some(Obstacle::FewerChoices);
+        }
         if let Fit::TooSmall { window, room } = self.fit(at) {
             return Some(Obstacle::TooLong { window, room });
         }
@@ -553,6 +560,7 @@ mod tests {
         prompt_tokens: 100,
         shrink: None,
         max_output: None,
+        choices: 1,
         answer: Answer::Whole,
     };
 

@@ -176,8 +176,21 @@ fn not_configured(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
     ApiError::new(503, "no_provider_configured", message)
 }
 
+/// No model gives so many answers at once. `said` is what the last one said to it, if one was asked.
+fn fewer_choices(said: Option<String>, ask: &Ask, asked: &Asked<'_>) -> ApiError {
+    let said = said.map_or(String::new(), |said| format!(": {said}"));
+    let message = format!(
+        "no model behind `{}` gives {} choices at once{said}; ask with `n`: 1",
+        asked.model, ask.choices
+    );
+    ApiError::new(400, "capability_unavailable", message).param("n")
+}
+
 /// No model can do what is asked.
 fn lacks_capability(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
+    if all.iter().any(|blocked| blocked.obstacle == Obstacle::FewerChoices) {
+        return fewer_choices(None, ask, asked);
+    }
     let missing = |blocked: &Blocked| match blocked.obstacle {
         Obstacle::LacksCaps(caps) => Some(caps),
         _ => None,
@@ -215,6 +228,9 @@ fn failed(all: &[Blocked], failover: &Failover, last: &Hop, asked: &Asked<'_>) -
         } else {
             said_too_large(last, failover.ask(), asked)
         };
+    }
+    if waiting.is_none() && failover.only(|class| class == Class::FewerChoices) {
+        return fewer_choices(Some(said(last, asked)), failover.ask(), asked);
     }
     if waiting.is_none() && failover.only(|class| class == Class::ModelMissing) {
         let message = format!("no provider has `{}` (any more): {}", asked.model, said(last, asked));
@@ -346,6 +362,9 @@ pub fn reason(blocked: &Blocked, ask: &Ask, catalog: &Catalog) -> String {
         Obstacle::LacksCaps(caps) => {
             format!("missing capability: {} (ask for a model that has it)", names(caps))
         }
+        Obstacle::FewerChoices => {
+            format!("gives fewer than {} choices at once (ask with `n`: 1)", ask.choices)
+        }
         Obstacle::ProviderOff => {
             "provider disabled (switch it on in the page, or set `\"enabled\": true` in its file)".to_owned()
         }
@@ -442,7 +461,15 @@ mod tests {
     const NOW: Now = Now::at(10 * 3_600_000, 1_796_104_800_000);
 
     fn ask(kind: Kind, caps: Caps) -> Ask {
-        Ask { kind, caps, prompt_tokens: 9_000, shrink: None, max_output: None, answer: Answer::Whole }
+        Ask {
+            kind,
+            caps,
+            prompt_tokens: 9_000,
+            shrink: None,
+            max_output: None,
+            choices: 1,
+            answer: Answer::Whole,
+        }
     }
 
     /// The answer of a request for which nobody can be called.

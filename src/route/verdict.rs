@@ -119,6 +119,7 @@ impl Call<'_> {
             Class::BadRequest
             | Class::Policy
             | Class::TooLong
+            | Class::FewerChoices
             | Class::LimitTooSmall
             | Class::Clock
             | Class::NoNetwork => {}
@@ -175,6 +176,7 @@ impl Call<'_> {
             }
             Class::LimitTooSmall
             | Class::TooLong
+            | Class::FewerChoices
             | Class::Clock
             | Class::Exhausted
             | Class::BadRequest

@@ -244,6 +244,23 @@ pub fn phrase_meaning(error: &UpstreamError) -> Option<ErrorWord> {
     no_model.then_some(ErrorWord::ModelMissing)
 }
 
+/// Whether the number of answers (`n`) is what is wrong.
+pub fn says_choices(error: &UpstreamError) -> bool {
+    let named = || error.params.iter().any(|param| param == "n");
+    let told = [
+        "'n'",
+        "`n`",
+        "\"n\"",
+        "n > 1",
+        "n>1",
+        "n=1",
+        "n must be",
+        "multiple choices",
+        "multiple completions",
+    ];
+    named() || told.iter().any(|phrase| error.words.contains(phrase))
+}
+
 /// Whether the model only has to be loaded first.
 pub fn says_loading(error: &UpstreamError) -> bool {
     ["is loading", "currently loading", "loading model", "warming up", "cold start", "starting up"]

@@ -247,3 +247,22 @@ fn http_06_base_urls_and_paths_are_joined_by_one_rule() {
         assert_eq!(chats(&alpha)[0].path(), path, "for {base:?}");
     }
 }
+
+/// REQ-09: fewer choices than were asked for are no answer under 200, and nobody's fault.
+#[test]
+fn req_09_fewer_choices_than_were_asked_for_are_no_answer() {
+    let one =
+        json!([{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]);
+    let two = json!([one[0], {"index": 1, "message": {"role": "assistant", "content": "b"}, "finish_reason": "stop"}]);
+    let answer = |choices: &Value| Step::json(200, &json!({"id": "x", "choices": choices})).times(9);
+    let (alpha, beta) = (mock_that("alpha", [answer(&one)]), mock_that("beta", [answer(&two)]));
+    let gateway = Gateway::over([provider(&alpha).priority(1), provider(&beta).priority(2)]);
+    let both = gateway.chat_with("m", json!({"n": 2})).ok().served_by("beta").after_attempts(2);
+    assert_eq!(both.at("/choices/1/message/content"), json!("b"));
+    // It is remembered, for streams as well.
+    gateway.stream_with("m", json!({"n": 2})).ok().served_by("beta").after_attempts(1);
+    gateway.chat("m").ok().served_by("alpha").after_attempts(1);
+    let refused = gateway.chat_with("alpha/m", json!({"n": 2})).about("n").after_attempts(0);
+    refused.error(400, "capability_unavailable");
+    assert_eq!(gateway.get("/api/benches").ok().at("/benches"), json!([]));
+}

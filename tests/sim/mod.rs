@@ -177,6 +177,7 @@ impl Sim {
             prompt_tokens: 1 << self.rng.below(15),
             shrink: None,
             max_output: (self.rng.below(2) == 0).then(|| 1 + self.rng.below(8_000) as u64),
+            choices: 1,
             answer: if self.rng.below(2) == 0 { Answer::Stream } else { Answer::Whole },
         };
         let (_, strategy) = Strategy::NAMES[self.rng.below(Strategy::NAMES.len())];
