@@ -50,6 +50,17 @@ pub fn estimated_usage(prompt_tokens: u64, output: &Tally) -> Usage {
     Usage::estimate(prompt_tokens, if output.is_empty() { 0 } else { estimate(output) })
 }
 
+/// What a call used: what the upstream told, where that can be. No prompt is empty, and no text comes of no tokens; such
+/// a count was not told, or could not be believed.
+pub fn usage(told: Option<Usage>, prompt_tokens: u64, output: &Tally) -> Usage {
+    let ours = estimated_usage(prompt_tokens, output);
+    let Some(told) = told else { return ours };
+    let prompt = if told.prompt == 0 { ours.prompt } else { told.prompt };
+    let completion = if told.completion == 0 { ours.completion } else { told.completion };
+    let estimated = (prompt, completion) != (told.prompt, told.completion);
+    Usage { prompt, completion, total: told.total.max(prompt.saturating_add(completion)), estimated }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +91,20 @@ mod tests {
             Usage { prompt: 9, completion: 2, total: 11, estimated: true }
         );
         assert_eq!(estimated_usage(9, &Tally::default()).completion, 0);
+    }
+
+    #[test]
+    fn b17_what_cannot_be_is_estimated() {
+        let told = |prompt, completion, total| Some(Usage { prompt, completion, total, estimated: false });
+        let check = |told: Option<Usage>, output: &str, expected: (u64, u64, u64, bool)| {
+            let Usage { prompt, completion, total, estimated } = usage(told, 9, &text(output));
+            assert_eq!((prompt, completion, total, estimated), expected, "{told:?}");
+        };
+        check(told(5, 3, 8), "12345678", (5, 3, 8, false));
+        check(told(5, 3, 80), "12345678", (5, 3, 80, false));
+        check(told(0, 3, 3), "12345678", (9, 3, 12, true));
+        check(told(5, 0, 5), "12345678", (5, 2, 7, true));
+        check(told(5, 0, 5), "", (5, 0, 5, false));
+        check(None, "12345678", (9, 2, 11, true));
     }
 }

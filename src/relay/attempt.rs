@@ -167,8 +167,7 @@ fn stream_of_whole(
     if checked.choices < turn.choices() as usize {
         return (Ending::NoAnswer(NoAnswer::FewerChoices), checked.usage);
     }
-    let usage =
-        checked.usage.unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens(), &checked.output));
+    let usage = tokens::usage(checked.usage, turn.prompt_tokens(), &checked.output);
     let mut frames = Vec::new();
     if unfold(&checked.body, shape(turn, target.model, turn.include_usage()), usage, &mut frames)
         != End::Complete
@@ -205,8 +204,8 @@ fn read_whole(
                 Err((Ending::NoAnswer(NoAnswer::FewerChoices), checked.usage))
             }
             Ok(checked) => {
-                let estimate = || tokens::estimated_usage(turn.prompt_tokens(), &checked.output);
-                Ok((checked.body, checked.usage.unwrap_or_else(estimate)))
+                let usage = tokens::usage(checked.usage, turn.prompt_tokens(), &checked.output);
+                Ok((checked.body, usage))
             }
             Err(no) => Err((refused(no.why), no.usage)),
         },
@@ -251,8 +250,7 @@ fn whole_of_stream(
             return Err((Ending::ErrorInAnswer(error), shaper.usage()));
         }
     }
-    let usage =
-        shaper.usage().unwrap_or_else(|| tokens::estimated_usage(turn.prompt_tokens(), shaper.output()));
+    let usage = tokens::usage(shaper.usage(), turn.prompt_tokens(), shaper.output());
     match shaper.end(usage, &mut frames) {
         End::Complete => {
             let whole = fold(&frames);

@@ -128,7 +128,7 @@ impl<'t> Relay<'t> {
 
     /// What the upstream said about usage, else our estimate.
     pub fn usage(&self) -> Usage {
-        self.shaper.usage().unwrap_or_else(|| self.estimate())
+        tokens::usage(self.shaper.usage(), self.turn.prompt_tokens(), self.shaper.output())
     }
 
     /// The same as the `usage` object of an answer, with all details that the upstream gave.

@@ -223,6 +223,26 @@ fn b17_odd_usage_never_gives_anything_back() {
 }
 
 #[test]
+fn b17_a_prompt_that_was_not_counted_counts_all_the_same() {
+    for usage in [
+        json!({"prompt_tokens": -500, "completion_tokens": 5}),
+        json!({"completion_tokens": 5}),
+        json!({"prompt_tokens": 1e300, "completion_tokens": 5, "total_tokens": 1e300}),
+    ] {
+        let odd = Step { usage_values: Some(usage.clone()), ..Step::ok() };
+        let (_alpha, gateway) = limited(json!({"tpm": 10_000}), odd.times(FOREVER));
+        let answer = gateway.chat_with("m", long(400)).ok();
+        assert_eq!(answer.header("x-freeway-usage"), Some("estimated"), "{usage}: {answer}");
+        assert!(gateway.used("tpm") > 400.0, "{usage}: {}", gateway.used("tpm"));
+        let whole = gateway.used("tpm");
+        let mut body = long(400);
+        body["stream"] = true.into();
+        gateway.chat_with("m", body).ok();
+        assert!(gateway.used("tpm") > whole + 400.0, "{usage}, streamed: {}", gateway.used("tpm"));
+    }
+}
+
+#[test]
 fn refused_calls_count_as_requests_and_give_their_tokens_back() {
     let error = |code: Value| json!({"error": {"message": "no", "code": code}});
     let frame = |code: Value| Step { error_frame: Some(error(code)), ..Step::ok() };
