@@ -463,12 +463,22 @@ fn read_quirks(fields: &Fields<'_>) -> Quirks {
 const FIXED_PARAMS: [&str; 4] = ["model", "messages", "stream", "input"];
 
 fn read_renames(fields: &Fields<'_>) -> Vec<(String, String)> {
-    let mut renames = Vec::new();
+    let mut waiting = Vec::new();
     for (from, to) in fields.members("renameParams").into_iter().flatten() {
         match to.as_str().filter(|to| !to.is_empty()) {
-            Some(to) => renames.push((from.clone(), to.to_owned())),
+            Some(to) => waiting.push((from.clone(), to.to_owned())),
             None => fields.error(&format!("renameParams.{from}"), "must be the new name as a text"),
         }
+    }
+    // A field takes its new name after the one that had it has got another: no field is renamed twice.
+    let mut renames = Vec::with_capacity(waiting.len());
+    while !waiting.is_empty() {
+        let free = |(from, to): &(String, String)| from == to || waiting.iter().all(|(other, _)| other != to);
+        let Some(at) = waiting.iter().position(free) else {
+            fields.error("renameParams", format!("goes in a circle at `{}`", waiting[0].0));
+            break;
+        };
+        renames.push(waiting.remove(at));
     }
     renames
 }
@@ -635,6 +645,9 @@ mod tests {
         let acme = good(json::parse(changes).expect("JSON"));
         assert_eq!((acme.models_endpoint.as_deref(), acme.paths.chat.as_str()), (Some("/list"), "/chat"));
         assert_eq!(acme.quirks.rename_params, [("seed".to_owned(), "random_seed".to_owned())]);
+        let names = |json: Value| good(json).quirks.rename_params.into_iter().map(|(from, _)| from);
+        let chain = json!({"renameParams": {"a": "b", "b": "c", "c": "d", "x": "x"}});
+        assert_eq!(names(chain).collect::<String>(), "cbax", "no field is renamed twice");
         assert_eq!(acme.quirks.force_params, [("store".to_owned(), json!(false))]);
         assert_eq!(
             acme.quirks.error_words,

@@ -93,13 +93,16 @@ pub fn adapt<'b>(
     }
     drop_fields(quirks.drop_params.iter().chain(&model.drop_params), &mut edits);
     quirks.rename_params.iter().for_each(|(from, to)| edits.rename(from, to));
-    for (name, value) in &quirks.default_params {
+    // What one model refuses, its provider's file does not put back.
+    let taken = |(name, _): &&(String, Value)| !model.drop_params.contains(name);
+    for (name, value) in quirks.default_params.iter().filter(taken) {
         // A default cap must not stand beside the client's own, whatever that is called.
         if facts.max_output.is_none() || !CAPS.contains(&name.as_str()) {
             edits.add(name, raw_json(value));
         }
     }
-    quirks.force_params.iter().for_each(|(name, value)| edits.set(name, raw_json(value)));
+    let forced = quirks.force_params.iter().filter(taken);
+    forced.for_each(|(name, value)| edits.set(name, raw_json(value)));
     drop_fields(amended.drops, &mut edits);
     Ok(body.in_pieces(&edits))
 }
@@ -351,6 +354,14 @@ mod tests {
             sent(r#","seed":7,"store":true"#, quirks, &["random_seed", "store", "d", "messages", "model"]),
             format!(r#"{{{MESSAGES}{END},"max_tokens":256,"parallel":false}}"#)
         );
+    }
+
+    #[test]
+    fn what_one_model_refuses_is_not_put_back() {
+        // `top_k` is what the model of these tests refuses.
+        let own = |value: serde_json::Value| vec![("top_k".to_owned(), value)];
+        check(r#","top_k":5"#, Quirks { default_params: own(json!(40)), ..plain() }, END);
+        check(r#","top_k":5"#, Quirks { force_params: own(json!(40)), ..plain() }, END);
     }
 
     #[test]
