@@ -30,7 +30,7 @@
 //! | | `guard` | `limiter` `rules` `scan` | what a request may hold, and how much its caller may have |
 //! | | `context` | `budget` `conversation` `handoff` `noise` `pairs` `ratios` `refit` `summaries` `summary` `thread` `tokens` | how large a request is, and what a conversation becomes by it |
 //! | | `quota` | `bench` `forecast` `ledger` `meter` `saved` `wall` `window` `zone` | who used what of which limit, and who sits on the bench |
-//! | | `route` | `failover` `fit` `health` `lessons` `live` `manner` `network` `outcome` `outlook` `plan` `scoreboard` `speed` `sticky` `terminal` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
+//! | | `route` | `failover` `fit` `health` `lessons` `live` `manner` `network` `outcome` `outlook` `plan` `scoreboard` `speed` `sticky` `terminal` `told` `verdict` `waits` `words` | who may be called in what order, what an answer means, what follows |
 //! | hands | `upstream` | `adapt` `client` `cut` `deliver` `dial` `examine` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `way_out` `wire` | calls to providers |
 //! | | `store` | `analytics` `copy` `db` `figures` `folder` `glance` `journal` `names` `page` `reader` `rollup` `row` `schema` `sessions` `shelf` `span` `state` `writer` | what outlives the process, written by one thread |
 //! | | `backup` | `archive` `pack` `record` `target` `unpack` | what cannot be rebuilt, sealed and put where it is safe |

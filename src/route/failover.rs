@@ -12,6 +12,7 @@ use super::manner::Manner;
 use super::outcome::{Class, Failure, Outcome};
 use super::outlook::Candidate;
 use super::plan::{Ask, Blocked, Obstacle, Order, View};
+use super::told::{self, Place};
 use super::verdict::{Call, Policy};
 use crate::base::clock::Now;
 use crate::catalog::provider::Slot;
@@ -53,6 +54,8 @@ pub struct Attempt {
     pub prompt_tokens: u64,
     /// For streams that turn out longer than expected, see `Ledger::top_up`.
     pub reservation: Reservation,
+    /// Among the calls of its key and model.
+    place: Place,
     committed: bool,
 }
 
@@ -280,6 +283,7 @@ impl Failover {
             view.budget(at).filter(|budget| self.ask.shrink.is_some() && prompt_tokens > budget.target);
         let claims = Claims::of_call(provider, &provider.keys[key], model);
         let reservation = live.ledger.reserve_anyway(&claims, &want, now);
+        let place = live.told.begin(told::of(&provider.keys[key], model.slot), &want, now);
         live.key_used(provider.slot, key);
         live.fills.forget(provider.slot);
         live.speeds.trying(provider.slot, now);
@@ -307,6 +311,7 @@ impl Failover {
             ratio,
             prompt_tokens,
             reservation,
+            place,
             committed: false,
         }
     }
@@ -337,7 +342,7 @@ impl Failover {
         let call =
             Call { provider, model, key: &provider.keys[key], answer, alone, began: attempt.began, now };
         match outcome {
-            Outcome::Served { exhausted_ms } => {
+            Outcome::Served { exhausted_ms, left } => {
                 call.settle(live, attempt.reservation, spent);
                 if !attempt.committed {
                     live.speeds.answered(provider.slot, model.slot, answer, call.took_ms(), now);
@@ -347,6 +352,7 @@ impl Failover {
                 if let Some(counted) = counted_prompt {
                     live.ratios.learn(model.slot, sent, counted, now);
                 }
+                live.told.hear(told::of(call.key, model.slot), attempt.place, &left, now);
                 call.reward(live, exhausted_ms);
                 self.keep_drops(live, &call, at);
             }

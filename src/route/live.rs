@@ -10,6 +10,7 @@ use super::plan::Orders;
 use super::scoreboard::Scoreboard;
 use super::speed::Speeds;
 use super::sticky::Sticky;
+use super::told::Told;
 use crate::base::clock::Now;
 use crate::catalog::provider::Slot;
 use crate::context::ratios::Ratios;
@@ -24,6 +25,8 @@ pub struct Live {
     pub network: Network,
     pub speeds: Speeds,
     pub lessons: Lessons,
+    /// What upstreams say to be left of their limits.
+    pub(super) told: Told,
     pub ratios: Ratios,
     pub scoreboard: Scoreboard,
     /// What conversations were served by last.

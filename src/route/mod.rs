@@ -19,6 +19,7 @@ pub mod scoreboard;
 pub mod speed;
 pub mod sticky;
 pub mod terminal;
+mod told;
 pub mod verdict;
 pub mod waits;
 pub mod words;

@@ -4,7 +4,7 @@
 //! benched, who is tried next) is the other half, in [`super::verdict`] and [`super::failover`].
 use std::borrow::Cow;
 
-use super::waits::{self, Source};
+use super::waits::{self, Left, Source};
 use super::words::{self, Span, Stated};
 use crate::base::clock::Now;
 use crate::base::text::truncate;
@@ -94,6 +94,8 @@ pub enum Outcome {
     Served {
         /// The answer says that nothing is left of a limit, and for how long.
         exhausted_ms: Option<u64>,
+        /// What it says to be left of others.
+        left: Vec<Left>,
     },
     ClientLeft {
         /// Whether any byte of the request may have reached the upstream.
@@ -240,7 +242,8 @@ impl Failure {
 pub fn classify(signal: &Signal<'_>, now: Now) -> Outcome {
     let failure = match signal.end {
         End::Served { headers } => {
-            return Outcome::Served { exhausted_ms: waits::exhausted(headers, now) };
+            let (exhausted_ms, left) = (waits::exhausted(headers, now), waits::left(headers, now));
+            return Outcome::Served { exhausted_ms, left };
         }
         End::ClientLeft { reached } => return Outcome::ClientLeft { reached },
         End::Fault(Fault { kind: FaultKind::Cut, request_sent, .. }) => {

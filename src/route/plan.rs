@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::fit::{Fit, TooLong};
 use super::live::Live;
 use super::speed::{Answer, ProviderSpeed};
+use super::told::{self, Shortage};
 use crate::base::clock::Now;
 use crate::catalog::names::{Kind, Resolution};
 use crate::catalog::provider::{Caps, Key, LimitsScope, Metric, Model, Provider, Slot};
@@ -175,6 +176,8 @@ pub enum Obstacle {
         limit: f64,
         retry_in_ms: Option<u64>,
     },
+    /// What the provider says to be left of a limit is in use by calls since.
+    Short(Shortage),
     /// The box has no network.
     Offline,
     /// It failed in this very request.
@@ -209,6 +212,7 @@ impl Blocked {
         let retry_in_ms = match obstacle {
             Obstacle::Benched(bench) => Some(bench.remaining_ms(now)),
             Obstacle::Full { retry_in_ms, .. } => retry_in_ms,
+            Obstacle::Short(short) => Some(short.retry_in_ms),
             Obstacle::Offline => Some(super::network::RETRY_MS),
             _ => None,
         };
@@ -222,7 +226,7 @@ impl Blocked {
             Obstacle::ProviderOff | Obstacle::NotConfigured | Obstacle::ModelOff => Why::Config,
             Obstacle::TooLong { .. } | Obstacle::NeverFits { .. } => Why::Size,
             Obstacle::Benched(bench) if bench.cause == crate::quota::Cause::ModelMissing => Why::Missing,
-            Obstacle::Benched(_) | Obstacle::Full { .. } | Obstacle::Tried => Why::Time,
+            Obstacle::Benched(_) | Obstacle::Full { .. } | Obstacle::Short(_) | Obstacle::Tried => Why::Time,
             Obstacle::Offline => Why::Network,
         }
     }
@@ -511,7 +515,10 @@ impl View<'_> {
             return Some(Obstacle::NeverFits { metric: None, limit: limit as f64 });
         }
         match self.live.ledger.room(&Claims::of_call(provider, key, model), want, self.now) {
-            Room::Free => None,
+            Room::Free => {
+                let short = self.live.told.shortage(told::of(key, model.slot), want, self.now);
+                short.map(Obstacle::Short)
+            }
             Room::Full { metric, used, limit, retry_in_ms } => {
                 Some(Obstacle::Full { metric, used, limit, retry_in_ms })
             }

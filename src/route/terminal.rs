@@ -395,6 +395,11 @@ pub fn reason(blocked: &Blocked, ask: &Ask, catalog: &Catalog) -> String {
             };
             format!("{} limit reached ({}/{}); {until}", metric.name(), human_count(used), human_count(limit))
         }
+        Obstacle::Short(short) => format!(
+            "what the provider says to be left of its {} is in use; free again in {}",
+            if short.tokens { "tokens" } else { "requests" },
+            human_duration(short.retry_in_ms)
+        ),
         Obstacle::Offline => "this machine has no network (check its connection)".to_owned(),
         Obstacle::Tried => "failed in this request".to_owned(),
     };

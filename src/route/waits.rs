@@ -121,7 +121,34 @@ fn used_up(headers: &Headers, now: Now) -> Option<u64> {
     limits(headers, now).filter(|limit| limit.remaining == Some(0.0)).filter_map(|limit| limit.reset_ms).max()
 }
 
+/// What an answer says to be left of one limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Left {
+    /// The header that says so, or the name of an item in it.
+    pub name: Box<str>,
+    /// Of tokens, not of requests.
+    pub tokens: bool,
+    pub amount: f64,
+    pub reset_ms: u64,
+}
+
+/// Longest name of a limit.
+const NAME_MAX: usize = 64;
+
+/// What a good answer says to be left, with the time of the next reset. Nothing left at all is a matter of
+/// [`exhausted`].
+pub fn left(headers: &Headers, now: Now) -> Vec<Left> {
+    let sane = |limit: LimitHeader| {
+        let amount = limit.remaining.filter(|left| left.is_finite() && *left > 0.0)?;
+        let reset_ms = limit.reset_ms?.min(BENCH_MAX_MS);
+        let tokens = limit.family == Family::Tokens;
+        (limit.name.len() <= NAME_MAX).then(|| Left { name: limit.name.into(), tokens, amount, reset_ms })
+    };
+    limits(headers, now).filter_map(sane).collect()
+}
+
 struct LimitHeader {
+    name: String,
     family: Family,
     remaining: Option<f64>,
     reset_ms: Option<u64>,
@@ -141,6 +168,7 @@ fn limits(headers: &Headers, now: Now) -> impl Iterator<Item = LimitHeader> {
                 let rest = name.replacen("reset", "remaining", 1);
                 let remaining = headers.get(&rest).and_then(|text| text.trim().parse().ok());
                 found.push(LimitHeader {
+                    name: name.to_owned(),
                     family: Family::of_header(name),
                     remaining,
                     reset_ms: reset_ms(value, now),
@@ -161,6 +189,7 @@ fn ietf(item: &str) -> Option<LimitHeader> {
     };
     let seconds = number(["t", "reset"])?;
     Some(LimitHeader {
+        name: item.split(';').next().unwrap_or_default().trim().to_owned(),
         family: Family::Any,
         remaining: number(["r", "remaining"]),
         reset_ms: (seconds >= 0.0).then_some((seconds * 1_000.0).ceil() as u64),

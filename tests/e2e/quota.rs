@@ -389,3 +389,37 @@ fn a_reload_keeps_what_was_counted() {
     gateway.chat("m").error(429, "all_providers_blocked");
     assert_eq!(chats(&alpha).len(), 1);
 }
+
+/// An answer that says what is left of a limit.
+fn leaving(name: &str, left: u64) -> Step {
+    Step::ok()
+        .header(&format!("x-ratelimit-remaining-{name}"), left)
+        .header(&format!("x-ratelimit-reset-{name}"), "30s")
+        .delay_ms(300)
+        .times(FOREVER)
+}
+
+/// Other programs may use the same key: what the upstream counts wins over what we do.
+#[test]
+fn c6_no_more_calls_are_made_at_once_than_the_upstream_says_are_left() {
+    let (alpha, gateway) = limited(json!({}), leaving("requests", 2));
+    gateway.chat("m").ok();
+    let answers = at_once(8, |_| gateway.chat("m"));
+    let (served, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.status() == 200);
+    assert_eq!((served.len(), chats(&alpha).len()), (2, 3));
+    for answer in refused {
+        let answer = answer.error(429, "all_providers_blocked").after_attempts(0);
+        assert!((20.0..=31.0).contains(&answer.number("retry-after")), "{answer}");
+    }
+    // The younger answers say that two are left again.
+    gateway.chat("m").ok();
+}
+
+#[test]
+fn c6_a_prompt_larger_than_what_is_left_goes_elsewhere() {
+    let (alpha, beta) = (mock_that("alpha", [leaving("tokens", 200)]), mock("beta"));
+    let gateway = Gateway::over([provider(&alpha).priority(1), provider(&beta).priority(2)]);
+    gateway.chat("m").ok().served_by("alpha");
+    gateway.chat_with("m", long(500)).ok().served_by("beta").after_attempts(1);
+    gateway.chat("m").ok().served_by("alpha");
+}
