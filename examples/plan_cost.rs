@@ -83,6 +83,7 @@ fn measure(catalog: &Catalog, strategy: Strategy, benched_providers: usize) -> (
         prompt_tokens: 400,
         shrink: Some(Shrink { lean_tokens: 400, core_tokens: 200, reserve_output: 1_024, prefer_fit: true }),
         max_output: None,
+        choices: 1,
         answer: Answer::Stream,
     };
     let manner =
@@ -96,7 +97,7 @@ fn measure(catalog: &Catalog, strategy: Strategy, benched_providers: usize) -> (
         let Next::Try(attempt) = failover.next(catalog, &mut live, now) else { panic!("nobody serves") };
         planning += planned.elapsed();
         let spent = Spent { prompt_tokens: 400, output_tokens: 200, credits: 0.0 };
-        let outcome = Outcome::Served { exhausted_ms: None };
+        let outcome = Outcome::Served { exhausted_ms: None, left: Vec::new() };
         failover.report(
             catalog,
             &mut live,

@@ -70,6 +70,8 @@ struct Reading {
 struct Message {
     output: bool,
     calls: bool,
+    /// A `function_call`.
+    older_call: bool,
 }
 
 impl Reading {
@@ -183,6 +185,7 @@ impl Reading {
         let given = finish.as_ref().and_then(|(raw, _)| json::text(raw)).unwrap_or_default();
         let reason = match finish_word(&given) {
             "" if message.calls => "tool_calls",
+            "" if message.older_call => "function_call",
             "" => "stop",
             word => word,
         };
@@ -242,7 +245,12 @@ impl Reading {
                     self.output.json(raw);
                     self.tidy_calls(raw, span.start, patch)?;
                 }
-                b"function_call" | b"audio" | b"reasoning_details" => {
+                b"function_call" if !json::is_blank(Some(raw)) => {
+                    (message.output, message.older_call) = (true, true);
+                    self.output.json(raw);
+                    whole_calls::tidy_older(raw, span.start, patch)?;
+                }
+                b"audio" | b"reasoning_details" => {
                     message.output |= !json::is_blank(Some(raw));
                 }
                 _ => {}
@@ -421,6 +429,27 @@ mod tests {
         ] {
             good(&choice(&format!(r#"{{"index":0,"message":{message},"finish_reason":"stop"}}"#)));
         }
+    }
+
+    #[test]
+    fn tool_03_04_calls_in_the_older_spelling_are_put_right() {
+        let told = |arguments: &str, finish: &str| {
+            let body = choice(&format!(
+                r#"{{"index":0,"message":{{"role":"assistant","content":null,"function_call":{{"name":"f"{arguments}}}}}{finish}}}"#
+            ));
+            let (completion, value) = good(&body);
+            (value["choices"][0]["message"]["function_call"]["arguments"].clone(), completion.finish_reason)
+        };
+        let finish = r#","finish_reason":"function_call""#;
+        for (arguments, expected) in [
+            (r#","arguments":{"id":9007199254740993}"#, r#"{"id":9007199254740993}"#),
+            (r#","arguments":"""#, "{}"),
+            ("", "{}"),
+            (r#","arguments":"{\"a\":1}""#, r#"{"a":1}"#),
+        ] {
+            assert_eq!(told(arguments, finish), (json!(expected), "function_call".to_owned()), "{arguments}");
+        }
+        assert_eq!(told(r#","arguments":"{}""#, "").1, "function_call");
     }
 
     #[test]

@@ -27,6 +27,12 @@ pub fn tidy(
     Ok(())
 }
 
+/// The same for a call in the older spelling, a `function_call` that begins at `base`.
+pub fn tidy_older(raw: &[u8], base: usize, patch: &mut Patch) -> Result<(), Flaw> {
+    let mut cursor = Cursor::new(raw);
+    if cursor.open(b'{')? { tidy_function(&mut cursor, base, patch) } else { Ok(()) }
+}
+
 fn tidy_call(
     cursor: &mut Cursor<'_>,
     base: usize,

@@ -266,3 +266,18 @@ fn req_09_fewer_choices_than_were_asked_for_are_no_answer() {
     refused.error(400, "capability_unavailable");
     assert_eq!(gateway.get("/api/benches").ok().at("/benches"), json!([]));
 }
+
+/// TOOL-03, TOOL-04: the older spelling of a call has text for arguments as well.
+#[test]
+fn tool_03_arguments_of_an_older_call_become_text() {
+    for (arguments, expected) in
+        [(json!({"id": 9_007_199_254_740_993_u64}), r#"{"id":9007199254740993}"#), (json!(""), "{}")]
+    {
+        let call = json!({"name": "f", "arguments": arguments});
+        let message = json!({"role": "assistant", "content": null, "function_call": call});
+        let choices = json!([{"index": 0, "message": message, "finish_reason": "function_call"}]);
+        let (_alpha, gateway) = gateway_over([Step::json(200, &json!({"id": "x", "choices": choices}))]);
+        let answer = gateway.chat_with("m", json!({"functions": [{"name": "f"}]})).ok();
+        assert_eq!(answer.at("/choices/0/message/function_call/arguments"), json!(expected));
+    }
+}
