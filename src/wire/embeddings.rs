@@ -173,7 +173,40 @@ pub fn check(body: &[u8], facts: &EmbeddingFacts, model: &str) -> Result<Embeddi
     }
     let mut out = Vec::with_capacity(text.len() + 64);
     patch.apply(&text, &mut out);
+    if reading.disordered {
+        if let Ok(Some(sorted)) = sorted(&out) {
+            out = sorted;
+        }
+    }
     Ok(Embeddings { body: out, usage, dimensions: reading.dimensions })
+}
+
+/// The same answer with its entries in the order of their indexes, which many clients do not look at; `None` when these
+/// name no order.
+fn sorted(body: &[u8]) -> Result<Option<Vec<u8>>, Flaw> {
+    let mut cursor = Cursor::new(body);
+    cursor.open(b'{')?;
+    while let Some(name) = cursor.member()? {
+        if name != b"data" || !cursor.open(b'[')? {
+            cursor.skip()?;
+            continue;
+        }
+        let mut entries: Vec<(u64, &[u8])> = Vec::new();
+        let (mut from, mut to) = (body.len(), 0);
+        while cursor.item()? {
+            let raw = cursor.skip()?;
+            let Some(index) = json::member(raw, "index").and_then(json::whole) else { return Ok(None) };
+            (from, to) = (from.min(cursor.at() - raw.len()), cursor.at());
+            entries.push((index, raw));
+        }
+        entries.sort_by_key(|(index, _)| *index);
+        if entries.iter().zip(0..).any(|((index, _), place)| *index != place) {
+            return Ok(None);
+        }
+        let list: Vec<&[u8]> = entries.into_iter().map(|(_, raw)| raw).collect();
+        return Ok(Some([&body[..from], &list.join(&b","[..]), &body[to..]].concat()));
+    }
+    Ok(None)
 }
 
 #[derive(Default)]
@@ -186,6 +219,8 @@ struct Reading {
     entries: usize,
     /// Entries that hold a vector.
     vectors: usize,
+    /// Entries stand elsewhere than their indexes say.
+    disordered: bool,
     dimensions: Option<usize>,
     failed: bool,
 }
@@ -237,10 +272,13 @@ impl Reading {
             track.begin(cursor.name_at(), patch);
             match name {
                 b"embedding" => self.vector(cursor, patch)?,
+                b"index" => {
+                    has_index = true;
+                    self.disordered |= json::whole(cursor.skip()?) != Some(position as u64);
+                }
                 _ => {
                     cursor.skip()?;
                     has_object |= name == b"object";
-                    has_index |= name == b"index";
                 }
             }
             track.keep(cursor.at());
@@ -322,6 +360,27 @@ mod tests {
         check(r#"["a","b\n"]"#, 2, text(3));
         check("[101,2023]", 1, ids(2));
         check("[[101],[2023,7]]", 2, ids(3));
+    }
+
+    #[test]
+    fn vectors_are_put_in_the_order_of_their_indexes() {
+        let entry =
+            |index: u32| format!(r#"{{"object":"embedding", "index":{index},"embedding":[{index}.50]}}"#);
+        let body = |order: [u32; 3]| {
+            let list = order.map(entry).join(",");
+            format!(
+                r#"{{"object":"list","data":[{list}],"model":"m","usage":{{"prompt_tokens":1,"total_tokens":1}}}}"#
+            )
+        };
+        let check = |given: [u32; 3], expected: [u32; 3]| {
+            let out = judged(&body(given), 3, Form::Numbers).expect("an answer").body;
+            assert_eq!(String::from_utf8(out).expect("UTF-8"), body(expected), "{given:?}");
+        };
+        check([0, 1, 2], [0, 1, 2]);
+        check([2, 0, 1], [0, 1, 2]);
+        // These name no order, so that of the list is all there is.
+        check([0, 0, 0], [0, 0, 0]);
+        check([1, 2, 3], [1, 2, 3]);
     }
 
     #[test]

@@ -21,6 +21,17 @@ fn vectors_come_back_in_order() {
     assert_eq!(alpha.calls_to("/embeddings")[0].json()["input"], json!(["one", "two"]));
 }
 
+/// Many clients take the vectors in the order in which they stand.
+#[test]
+fn vectors_that_come_in_another_order_are_sorted() {
+    let entry =
+        |index: u32, number: f64| json!({"object": "embedding", "index": index, "embedding": [number]});
+    let body = json!({"object": "list", "data": [entry(1, 0.25), entry(0, 0.5)], "model": "e"});
+    let (_alpha, _beta, gateway) = two(Step::json(200, &body), ["e", "e"]);
+    let answer = gateway.embed("e", json!(["one", "two"])).ok().served_by("alpha");
+    assert_eq!((answer.at("/data/0/index"), answer.at("/data/0/embedding")), (json!(0), json!([0.5])));
+}
+
 #[test]
 fn options_reach_the_upstream() {
     let (alpha, _beta, gateway) = two(Step::ok(), ["e", "e"]);
