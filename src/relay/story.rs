@@ -251,7 +251,7 @@ impl Story<'_> {
         let adapted = match self.adapted(provider, model, &fitting, &drops) {
             Ok(adapted) => adapted,
             Err(error) => {
-                self.gateway.live.lock().ledger.release(attempt.reservation);
+                attempt.withdraw(catalog, &mut self.gateway.live.lock());
                 self.refuse(&error, Some(failover), None, None);
                 return Told::All;
             }

@@ -147,6 +147,15 @@ pub struct Failover {
     hops: Vec<Hop>,
 }
 
+impl Attempt {
+    /// Takes back an attempt for which nobody was called.
+    pub fn withdraw(self, catalog: &Catalog, live: &mut Live) {
+        let key = &catalog.provider(self.at).keys[self.key];
+        live.told.undo(told::of(key, catalog.model(self.at).slot), self.place);
+        live.ledger.release(self.reservation);
+    }
+}
+
 impl Failover {
     /// A machine for one request, which begins now.
     pub fn new(
@@ -359,7 +368,7 @@ impl Failover {
             Outcome::ClientLeft { reached } => {
                 match reached {
                     true => call.settle(live, attempt.reservation, spent),
-                    false => live.ledger.release(attempt.reservation),
+                    false => call.take_back(live, attempt.reservation, attempt.place),
                 }
                 live.speeds.undecided(provider.slot);
                 self.end = Some(DeadEnd::ClientLeft);
@@ -373,9 +382,10 @@ impl Failover {
                     true => {
                         call.settle(live, attempt.reservation, if refused { Spent::default() } else { spent })
                     }
-                    false => live.ledger.release(attempt.reservation),
+                    false => call.take_back(live, attempt.reservation, attempt.place),
                 }
-                self.learn(live, &call, &failure, sent);
+                let tokens = sent.saturating_add(self.ask.max_output.unwrap_or(0));
+                call.learn(live, &failure, tokens, self.ask.choices);
                 // When our own budget ended before the provider's time was up, that is nobody's fault.
                 let timed_out = failure.timed_out && failure.status.is_none();
                 let cut_short = call.took_ms() < provider.timeouts.first_byte_ms;
@@ -393,44 +403,24 @@ impl Failover {
         }
     }
 
-    /// What the upstream taught us about sizes and numbers.
-    fn learn(&self, live: &mut Live, call: &Call<'_>, failure: &Failure, sent: u64) {
-        if failure.class == Class::FewerChoices {
-            live.lessons.learn_choices(call.model.slot, self.ask.choices, call.now);
-        }
-        let Some(stated) = failure.stated else { return };
-        let tokens = sent.saturating_add(self.ask.max_output.unwrap_or(0));
-        match failure.class {
-            Class::TooLong => live.lessons.learn_window(call.model.slot, stated, tokens, call.now),
-            Class::LimitTooSmall => {
-                live.lessons.learn_limit(call.key.account, call.model.slot, stated, tokens, call.now);
-            }
-            _ => {}
-        }
-    }
-
     /// A model said that the request is too long: larger windows come next, then it may be sent less.
     fn found_too_long(&mut self, catalog: &Catalog, live: &Live, call: &Call<'_>, at: ModelIx, sent: u64) {
-        let learned = live.lessons.window(call.model.slot, call.now);
-        let window = learned.into_iter().chain(call.model.context).min();
-        let view = self.view(catalog, live, &[], call.now);
-        let doubtful = learned.is_none() && window.is_some_and(|window| view.sure_to_fit(window));
+        let found = self.view(catalog, live, &[], call.now).refused_as_too_long(at, sent);
         let times = self.too_long.iter().filter(|one| one.at == at).count();
         if self.ask.shrink.is_none() || times >= SHRINKS_MAX {
             self.out.push(Scope::Model(call.model.slot));
         }
-        let limit = learned.filter(|learned| *learned < sent).unwrap_or(sent / 10 * 7);
-        self.too_long.push(TooLong { at, window, doubtful, limit });
+        self.too_long.push(found);
     }
 
     /// What has to stay of the conversation turned out to need so many tokens, more than the attempt's model has room
     /// for: nobody was called.
     pub fn needs_more(&mut self, catalog: &Catalog, live: &mut Live, attempt: Attempt, core_tokens: u64) {
-        live.ledger.release(attempt.reservation);
-        live.speeds.undecided(catalog.provider(attempt.at).slot);
+        let (model, room) = (attempt.at, attempt.budget.map_or(0, |budget| budget.hard));
+        attempt.withdraw(catalog, live);
+        live.speeds.undecided(catalog.provider(model).slot);
         self.calls -= 1;
-        self.tried.retain(|at| *at != attempt.at || self.hops.iter().any(|hop| hop.at == *at));
-        let room = attempt.budget.map_or(0, |budget| budget.hard);
+        self.tried.retain(|at| *at != model || self.hops.iter().any(|hop| hop.at == *at));
         if let Some(shrink) = &mut self.ask.shrink {
             // More than the model has room for, so that it is not asked again.
             shrink.core_tokens = core_tokens.max(room.saturating_add(1));

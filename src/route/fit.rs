@@ -82,6 +82,15 @@ impl View<'_> {
         Some(limit.map_or(budget, |limit| budget.at_most(limit)))
     }
 
+    /// What it means for this request that a model refused `sent` tokens of it as too long.
+    pub fn refused_as_too_long(&self, at: ModelIx, sent: u64) -> TooLong {
+        let learned = self.live.lessons.window(self.catalog.model(at).slot, self.now);
+        let window = self.known_window(at);
+        let doubtful = learned.is_none() && window.is_some_and(|window| self.sure_to_fit(window));
+        let limit = learned.filter(|learned| *learned < sent).unwrap_or(sent / 10 * 7);
+        TooLong { at, window, doubtful, limit }
+    }
+
     /// Whether a model takes this request on paper, while another one whose window is no smaller refused it as too long.
     pub fn in_doubt(&self, at: ModelIx) -> bool {
         let no_larger = |window| no_larger(self.known_window(at), window);

@@ -81,7 +81,7 @@ impl NoAnswer {
         match self {
             NoAnswer::Html => "answered with a web page: its address is probably not that of an API",
             NoAnswer::NotJson => "answered with something that is not JSON",
-            NoAnswer::WrongShape => "answered with JSON that holds no choices",
+            NoAnswer::WrongShape => "answered with JSON that holds no answer",
             NoAnswer::Empty => "answered with nothing",
             NoAnswer::FewerChoices => "answered with fewer choices than were asked for",
         }

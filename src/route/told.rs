@@ -20,6 +20,8 @@ const LIMITS_MAX: usize = 8;
 pub struct Place {
     calls: u64,
     tokens: u64,
+    /// Tokens of this call alone.
+    own_tokens: u64,
 }
 
 /// Whom an upstream speaks of: the account of a key, and one model.
@@ -72,7 +74,15 @@ impl Told {
         heard.begun.calls += 1;
         let tokens = want.prompt_tokens.saturating_add(want.output_tokens);
         heard.begun.tokens = heard.begun.tokens.saturating_add(tokens);
-        heard.begun
+        Place { own_tokens: tokens, ..heard.begun }
+    }
+
+    /// A call ends of which nothing reached the upstream.
+    pub fn undo(&mut self, scope: Scope, place: Place) {
+        if let Some(heard) = self.scopes.get_mut(&scope) {
+            heard.begun.calls = heard.begun.calls.saturating_sub(1);
+            heard.begun.tokens = heard.begun.tokens.saturating_sub(place.own_tokens);
+        }
     }
 
     /// A good answer to the call at `place` tells what is left.
@@ -108,7 +118,7 @@ impl Told {
     pub fn shortage(&self, scope: Scope, want: &Want, now: Now) -> Option<Shortage> {
         let heard = self.scopes.get(&scope)?;
         let full = |limit: &&Limit| {
-            let Place { calls, tokens } = heard.begun;
+            let Place { calls, tokens, .. } = heard.begun;
             let (since, wanted) = match limit.tokens {
                 true => (tokens.saturating_sub(limit.told_to.tokens), want.prompt_tokens),
                 false => (calls.saturating_sub(limit.told_to.calls), 1),
@@ -149,6 +159,17 @@ mod tests {
         assert_eq!(told.shortage(SCOPE, &want(10), NOW.plus_ms(1_000)), Some(short));
         assert_eq!(told.shortage(Scope::Key(Slot(2)), &want(10), NOW), None, "others have their own");
         assert_eq!(told.shortage(SCOPE, &want(10), NOW.plus_ms(30_000)), None, "it was reset");
+    }
+
+    #[test]
+    fn what_never_left_is_given_back() {
+        let mut told = Told::default();
+        let first = told.begin(SCOPE, &want(10), NOW);
+        told.hear(SCOPE, first, &[left("r", false, 1.0, 9_000), left("t", true, 100.0, 9_000)], NOW);
+        let second = told.begin(SCOPE, &want(90), NOW);
+        assert!(told.shortage(SCOPE, &want(10), NOW).is_some());
+        told.undo(SCOPE, second);
+        assert_eq!(told.shortage(SCOPE, &want(100), NOW), None);
     }
 
     #[test]

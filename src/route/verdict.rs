@@ -4,6 +4,7 @@ use super::live::Live;
 use super::outcome::{Class, Failure};
 use super::plan::key_scopes;
 use super::speed::Answer;
+use super::told::{self, Place};
 use crate::base::clock::Now;
 use crate::catalog::provider::{Key, Model, Provider, Slot};
 use crate::catalog::settings::{BenchSteps, Settings};
@@ -76,6 +77,26 @@ impl Call<'_> {
         let cost = || credits(self.provider, self.model, spent.prompt_tokens, spent.output_tokens);
         let credits = if nothing { 0.0 } else { cost() };
         live.ledger.settle(reservation, Spent { credits, ..spent }, self.now);
+    }
+
+    /// What a failure teaches about sizes and numbers. The request was of so many `tokens`, output included, and wanted so
+    /// many `choices`.
+    pub fn learn(&self, live: &mut Live, failure: &Failure, tokens: u64, choices: u32) {
+        let (model, now) = (self.model.slot, self.now);
+        match (failure.class, failure.stated) {
+            (Class::FewerChoices, _) => live.lessons.learn_choices(model, choices, now),
+            (Class::TooLong, Some(stated)) => live.lessons.learn_window(model, stated, tokens, now),
+            (Class::LimitTooSmall, Some(stated)) => {
+                live.lessons.learn_limit(self.key.account, model, stated, tokens, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes back what nobody at the upstream has seen.
+    pub fn take_back(&self, live: &mut Live, reservation: Reservation, place: Place) {
+        live.told.undo(told::of(self.key, self.model.slot), place);
+        live.ledger.release(reservation);
     }
 
     /// What a good answer does: strikes of exactly these scopes fade, the network is there, and a limit of which
