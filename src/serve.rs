@@ -155,7 +155,7 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
         false => None,
     };
     let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-    let paths = env::places(&process, &current);
+    let paths = places(&process, &current)?;
     rescue::finish_restoring(&paths.data).map_err(Refusal::failed)?;
     let Opened { store, state: saved, sessions, issues } = Store::open_or_rescue(&paths.data, &|lost| {
         rescue::rescue(&process, &paths, lost, &|| manager.restoring())
@@ -189,7 +189,7 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
     let useless = state::restore(&saved, kept(&mut live), summary, &mut slots, clock::now());
     store.forget(useless);
     let sessions = Sessions::restored(sessions, snapshot.settings.sessions, clock::now());
-    let (variables, _) = env::variables(&process, &paths.env_file);
+    let variables = env::variables(&process, &paths.env_file);
     let client = Client::new(ClientConfig::from_variables(&variables))
         .map_err(|error| Refusal::config(format!("FREEWAY_CA_FILE: {error}")))?;
     let gateway = Arc::new(Gateway::new(Parts {
@@ -298,6 +298,14 @@ fn save_state_of(gateway: &Arc<Gateway>) {
 fn kept(live: &mut Live) -> state::Kept<'_> {
     let Live { ledger, benches, ratios, .. } = live;
     state::Kept { ledger, benches, ratios }
+}
+
+/// Where everything is. A `.env` file that cannot be read refuses before anything is made at a place that it does not
+/// name.
+fn places(process: &Variables, current: &Path) -> Result<env::Paths, Refusal> {
+    let paths = env::places(process, current);
+    env::read_file(&paths.env_file).map_err(|issue| Refusal::config(lines(&[issue])))?;
+    Ok(paths)
 }
 
 fn lines(issues: &[Issue]) -> String {

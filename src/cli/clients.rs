@@ -109,7 +109,13 @@ fn make(name: &str, rules: &Map<String, Value>, json: bool, world: &mut World<'_
 }
 
 fn list(json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
-    let keys = loaded(world)?.settings.keys;
+    let settings = loaded(world)?.settings;
+    // A list that lacks what cannot be read would say that nobody is kept out.
+    if settings.keys_lost {
+        let (_, faults) = clients::read(&world.paths().data);
+        return Err(Failure::Failed(issue_lines(&faults)));
+    }
+    let keys = settings.keys;
     if json {
         let all: Vec<Value> = keys.iter().map(|key| key.to_json()).collect();
         world.say_json(&json!({"clients": all, "open": all.is_empty()}));
@@ -145,15 +151,18 @@ fn rules(rules: &ClientRules) -> String {
 }
 
 fn revoke(which: &str, json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
-    let snapshot = loaded(world)?;
-    clients::may_revoke(&snapshot.settings, which).map_err(Failure::Failed)?;
-    let revoked = clients::revoke(&snapshot.paths.data, which).map_err(Failure::Failed)?;
+    let paths = world.paths();
+    // A key that leaked must go, whatever else is amiss: with a configuration that refuses, the file alone says.
+    if let Ok(snapshot) = world.load(&paths) {
+        clients::may_revoke(&snapshot.settings, which).map_err(Failure::Failed)?;
+    }
+    let revoked = clients::revoke(&paths.data, which).map_err(Failure::Failed)?;
     let Some(revoked) = revoked else {
         return Err(Failure::Failed(format!(
             "there is no key `{which}`; `freeway clients list` shows all of them"
         )));
     };
-    command::read_again(&snapshot.paths.data);
+    command::read_again(&paths.data);
     let (id, name) = (revoked.principal().to_string(), &revoked.name);
     if json {
         world.say_json(&json!({"ok": true, "id": id, "name": name}));

@@ -133,7 +133,7 @@ fn import(file: &str, args: &Args, world: &mut World<'_>) -> Result<u8, Failure>
     let choice = Choice { select: args.select.clone().flatten(), providers: args.providers.clone() };
     let chosen = preview.choose(&choice, &|id| takes_keys(&snapshot, id).is_ok());
     let keys: Vec<NewKey> = chosen.keys.iter().map(|(_, key)| key.clone()).collect();
-    let (variables, _) = env::variables(&world.process, &paths.env_file);
+    let variables = env::variables(&world.process, &paths.env_file);
     let sealer =
         Sealer { data: &paths.data, fingerprints: &fingerprints, passphrase: passphrase(&variables) };
     let added = sealer.add(&keys, clock::now().wall_ms).map_err(Failure::Failed)?;

@@ -106,7 +106,7 @@ pub(super) fn load_all(paths: &Paths, world: &World<'_>) -> Result<Snapshot, Fai
 
 /// A client for the few calls of a command.
 pub(super) fn client(paths: &Paths, world: &World<'_>) -> Result<Client, Failure> {
-    let (variables, _) = env::variables(&world.process, &paths.env_file);
+    let variables = env::variables(&world.process, &paths.env_file);
     Client::new(ClientConfig::from_variables(&variables)).map_err(Failure::Failed)
 }
 

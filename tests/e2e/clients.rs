@@ -212,3 +212,53 @@ fn the_last_key_of_an_open_gateway_stays() {
     let id = only["client"]["id"].as_str().expect("an id");
     as_owner(&gateway, Request::new("DELETE", &format!("/api/clients/{id}"))).ok();
 }
+
+#[test]
+fn a_damaged_file_of_keys_lets_nobody_in() {
+    let alpha = mock("alpha");
+    let mut gateway = Gateway::over([provider(&alpha)]);
+    let key = gateway
+        .post("/api/clients", &json!({"name": "phone"}))
+        .at("/key")
+        .as_str()
+        .expect("a key")
+        .to_owned();
+    let closed = |gateway: &Gateway| {
+        gateway.chat("m").error(401, "invalid_api_key");
+        ask(gateway, &key).ok();
+    };
+    closed(&gateway);
+    let path = gateway.folder().join("data/clients.json");
+    let whole = std::fs::read_to_string(&path).expect("the file");
+    for bad in [&whole[..whole.len() / 2], "", r#"{"clients": {}}"#] {
+        gateway.write("data/clients.json", bad);
+        let told = gateway.send(&Request::new("POST", "/api/reload").key(&key)).ok();
+        assert!(told.at("/issues").to_string().contains("the last good keys go on"), "{told}");
+        closed(&gateway);
+    }
+    gateway.stop();
+    // Nobody remembers the keys: it does not start with an open door.
+    let terminal = terminal_of(&gateway);
+    let ran = terminal.run("serve --port 0");
+    assert_eq!(ran.code, Some(78), "{ran:?}");
+    assert!(ran.err.contains("clients.json has a fault"), "{ran:?}");
+    terminal.run("clients list").failed("clients.json");
+    gateway.write("data/clients.json", &whole);
+    gateway.start_again();
+    closed(&gateway);
+}
+
+#[test]
+fn a_key_that_is_revoked_while_the_configuration_is_bad_is_gone() {
+    let alpha = mock("alpha");
+    let gateway = owned(&alpha);
+    let terminal = terminal_of(&gateway);
+    let made = terminal.run("clients new phone --json").ok();
+    let key = made["key"].as_str().expect("a key");
+    ask(&gateway, key).ok();
+    gateway.write("freeway.config.json", r#"{"maxAttempts": "many"}"#);
+    as_owner(&gateway, Request::new("POST", "/api/reload")).ok();
+    ask(&gateway, key).ok();
+    terminal.run("clients revoke phone --json").ok();
+    ask(&gateway, key).error(401, "invalid_api_key");
+}
