@@ -68,7 +68,8 @@ pub fn is_provider_id(id: &str) -> bool {
 
 /// The provider behind the fields of a file; faults are left with the fields.
 pub(super) fn read_fields(fields: &Fields<'_>, context: &mut Context<'_>) -> Option<Provider> {
-    let id = read_id(fields)?;
+    // Without one the file is refused, and all else that is wrong with it is told at once.
+    let id = read_id(fields).unwrap_or_default();
     // The only value there is; kept so that files of the original are taken.
     fields.word("adapter", &[("openai", ())]);
     let (base_url, local, mut missing_vars) = read_base_url(fields, context);
@@ -742,6 +743,16 @@ mod tests {
         );
         check(json!({"baseUrl": "http://api.acme.example/v1"}), "baseUrl: is http:// to a host outside");
         check(json!({"verifiedOn": "yesterday"}), "verifiedOn: should be a date");
+    }
+
+    #[test]
+    fn a_file_without_an_id_is_told_all_that_is_wrong_with_it() {
+        let (provider, told) =
+            read_with(file(json!({"id": "Bad!", "baseUrl": "ftp://x", "notse": "x"})), &[]);
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(provider.is_none() && lines.len() == 3, "{told}");
+        assert!(lines[0].starts_with("Error id: ") && lines[1].starts_with("Error baseUrl: "), "{told}");
+        assert!(lines[2].starts_with("Warning notse: unknown field"), "{told}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::answer::Answer;
 use super::change::{Members, bad, change_up_to, flag, only, spoken_change};
 use super::conn::{Admission, Next};
 use super::overrides::{decoded, known_provider};
-use super::path;
+use super::query::Query;
 use super::routes::Visit;
 use crate::base::clock;
 use crate::base::text::Secret;
@@ -219,12 +219,10 @@ fn named_providers(members: &Members) -> Result<BTreeMap<usize, String>, ApiErro
 
 /// `GET /api/keys/export?format=json|env|csv[&healthy=true]`: the keys in plain text.
 pub fn export(visit: Visit<'_>) -> Admission {
-    let value = |name| path::query_value(visit.head.query(), name);
-    let Some(format) = value("format").map_or(Some(Format::Json), |name| Format::by_name(&name)) else {
-        let error = ApiError::bad_field("invalid_body", "format", "format: is none of env, json and csv");
-        return visit.answer(Answer::error(&error));
+    let (format, healthy_only) = match export_query(visit.head.query()) {
+        Ok(asked) => asked,
+        Err(error) => return visit.answer(Answer::error(&error)),
     };
-    let healthy_only = value("healthy").is_some_and(|value| value != "0" && value != "false");
     let (snapshot, now) = (visit.gateway.snapshot(), clock::now());
     let text = {
         let live = visit.gateway.live.lock();
@@ -245,6 +243,17 @@ pub fn export(visit: Visit<'_>) -> Admission {
         Answer::of_type(200, kind, text.into_bytes())
             .header("content-disposition", format!("attachment; filename=\"{file}\"")),
     )
+}
+
+/// The format, and whether only keys that are not known to be refused are wanted.
+fn export_query(query: &str) -> Result<(Format, bool), ApiError> {
+    let query = Query::read(query, &["format", "healthy"])?;
+    let formats = [("json", Format::Json), ("env", Format::Env), ("csv", Format::Csv)];
+    let flags = [("true", true), ("1", true), ("false", false), ("0", false)];
+    Ok((
+        query.word("format", &formats)?.unwrap_or(Format::Json),
+        query.word("healthy", &flags)?.unwrap_or(false),
+    ))
 }
 
 /// Lets changed keys count at once; a provider that just got its first one may have no models yet.
