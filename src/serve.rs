@@ -190,8 +190,7 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
     store.forget(useless);
     let sessions = Sessions::restored(sessions, snapshot.settings.sessions, clock::now());
     let variables = env::variables(&process, &paths.env_file);
-    let client = Client::new(ClientConfig::from_variables(&variables))
-        .map_err(|error| Refusal::config(format!("FREEWAY_CA_FILE: {error}")))?;
+    let client = Client::new(ClientConfig::from_variables(&variables)).map_err(Refusal::config)?;
     let gateway = Arc::new(Gateway::new(Parts {
         current,
         process,

@@ -297,6 +297,12 @@ impl Reader<'_> {
         self.value(name).as_str().map(|text| text.trim().to_owned())
     }
 
+    /// The address to listen on; one of IPv6 may stand in brackets, as it does in a URL.
+    fn host(&self) -> String {
+        let host = self.text("host").unwrap_or_default();
+        host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).map_or(host.clone(), str::to_owned)
+    }
+
     fn texts(&self, name: &str) -> Vec<String> {
         let value = self.value(name);
         value
@@ -326,7 +332,7 @@ impl Reader<'_> {
         cors_origins.iter_mut().for_each(|origin| origin.truncate(origin.trim_end_matches('/').len()));
         let strategy = |text: Option<String>| text.and_then(|name| Strategy::by_name(&name));
         Settings {
-            host: self.text("host").unwrap_or_default(),
+            host: self.host(),
             port: u16::try_from(self.whole("port")).unwrap_or_default(),
             strategy: strategy(self.text("strategy")).unwrap_or(Strategy::Priority),
             max_attempts: self.whole("maxAttempts") as u32,
@@ -731,6 +737,7 @@ mod tests {
             &[("FREEWAY_STRATAGY", "x")],
             "FREEWAY_STRATAGY: unknown variable, not used; did you mean `FREEWAY_STRATEGY`?",
         );
+        assert_eq!(settings(r#"{"host": "[::1]"}"#, &[]).host, "::1");
         check(r#"{"corsOrigins": ["*", "https://a.example"]}"#, &[], "corsOrigins: `*` is not taken");
         check(r#"{"guard": {"perkey": {"rpm": 1}}}"#, &[], "did you mean `guard.perKey`?");
         assert!(

@@ -14,7 +14,8 @@ use super::settings::Settings;
 use super::slots::Slots;
 use super::vault::Vault;
 use super::{Issue, IssueLevel, address, discovery, json, spec_model};
-use crate::base::text::truncate;
+use crate::base::redact::Redactor;
+use crate::base::text::{mask, truncate};
 
 /// What a file needs besides its own text.
 pub struct Context<'a> {
@@ -285,10 +286,13 @@ fn read_credentials(
         kind = read_auth(auth);
         env_keys = auth.texts("envKeys");
         accounts = read_accounts(auth);
-        if let Some(bad) = env_keys.iter().find(|name| !is_variable_name(name)) {
+        // What stands here by mistake may be the key itself, and its shape tells even where it could be a name.
+        let is_key = |name: &str| Redactor::default().redact(name) != name;
+        if let Some(bad) = env_keys.iter().find(|name| !is_variable_name(name) || is_key(name)) {
+            let shown = mask(bad);
             auth.error(
                 "envKeys",
-                format!("`{bad}` is no variable name; write the name here and the key into .env"),
+                format!("`{shown}` is no variable name; write the name here and the key into .env"),
             );
         }
         if kind != Auth::None && env_keys.is_empty() && !keyless {
@@ -689,8 +693,10 @@ mod tests {
         check(json!({"auth": {"type": "bearer"}}), "auth.envKeys: must name at least one variable");
         check(
             json!({"auth": {"envKeys": ["sk-pasted-key"]}}),
-            "auth.envKeys: `sk-pasted-key` is no variable name",
+            "auth.envKeys: `sk-p…-key` is no variable name",
         );
+        let whole = format!("gsk_{}", "Ab1c".repeat(8));
+        check(json!({"auth": {"envKeys": [whole]}}), "auth.envKeys: `gsk_…Ab1c` is no variable name");
         check(json!({"auth": {"type": "header", "envKeys": ["K"]}}), "auth.header: is missing");
         check(json!({"auth": {"type": "query", "envKeys": ["K"]}}), "auth.query: is missing");
         check(json!({"limits": {"rpm": 0}}), "limits.rpm: must be a number above 0, or null");

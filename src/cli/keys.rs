@@ -138,8 +138,9 @@ fn import(file: &str, args: &Args, world: &mut World<'_>) -> Result<u8, Failure>
         Sealer { data: &paths.data, fingerprints: &fingerprints, passphrase: passphrase(&variables) };
     let added = sealer.add(&keys, clock::now().wall_ms).map_err(Failure::Failed)?;
     command::read_again(&paths.data);
-    // Those that were asked for by number and could not be added are a failure.
-    let status = if args.select.is_some() && !chosen.skipped.is_empty() { FAILED } else { DONE };
+    // Those that were asked for by number and could not be added are a failure, and so is a text that holds no key.
+    let missed = args.select.is_some() && !chosen.skipped.is_empty();
+    let status = if missed || preview.entries.is_empty() { FAILED } else { DONE };
     let rows = chosen.keys.iter().zip(&added);
     if args.json {
         let rows: Vec<Value> = rows
@@ -253,6 +254,19 @@ mod tests {
 
     const ENV: &str =
         "GROQ_API_KEY=gsk_a0123456789\nGROQ_API_KEY_2=\"gsk_b0123456789\" # two\nACME_KEY=acme-key-1\n";
+
+    #[test]
+    fn a_text_without_a_key_is_a_failure() {
+        let site = Site::empty();
+        for (name, text) in
+            [("cut.json", r#"{"groq": "gsk_a0123456789",,}"#), ("empty.env", ""), ("odd.env", "what\n")]
+        {
+            site.write(name, text);
+            let ran = site.run(&["keys", "import", name, "--json"]);
+            assert_eq!((ran.status, ran.json()["ok"].as_bool()), (1, Some(false)), "{name}");
+            assert_eq!(site.run(&["keys", "import", name]).status, 1, "{name}");
+        }
+    }
 
     #[test]
     fn keys_are_previewed_imported_listed_and_exported() {
