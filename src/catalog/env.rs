@@ -96,6 +96,10 @@ pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<String>, Strin
     use std::io::Read;
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
+        // A link is there, whatever has become of the disk that it leads to.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && path.is_symlink() => {
+            return Err("is a link that leads nowhere".into());
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
@@ -271,6 +275,9 @@ mod tests {
         assert!(read_file(&file).is_ok_and(|(found, odd)| found.len() == 1 && odd.len() == 1));
         std::fs::write(&file, "FREEWAY_KEYS=\"cut\nB=1\n").expect("written");
         assert!(read_file(&file).is_err_and(|issue| issue.message.starts_with("line 1: FREEWAY_KEYS")));
+        std::fs::remove_file(&file).expect("gone");
+        std::os::unix::fs::symlink(root.path().join("unmounted"), &file).expect("made");
+        assert!(read_file(&file).is_err_and(|issue| issue.message.contains("leads nowhere")));
         std::fs::remove_file(&file).expect("gone");
         std::fs::create_dir(&file).expect("made");
         assert!(read_file(&file).is_err_and(|issue| issue.level == IssueLevel::Error));
