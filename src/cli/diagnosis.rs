@@ -422,6 +422,11 @@ pub fn alerts(body: &Value) -> Vec<Finding> {
         let todo = match text("source") {
             // The same was seen here.
             "registry" | "clock" | "backup" => return None,
+            "key-health" if text("message").contains(" is unreachable") => {
+                format!(
+                    "nothing at the key: its provider fails, or the way to it; `freeway provider verify {place}`"
+                )
+            }
             "key-health" => format!("put a valid key in its place; `freeway provider verify {place}`"),
             "quota" => "wait, add a key, or lower its priority".to_owned(),
             "disk" => "look at the data folder; saving resumes by itself".to_owned(),
@@ -565,10 +570,13 @@ mod tests {
             alert("exhausted", "quota", json!("acme")),
             alert("warn", "scan", Value::Null),
             alert("critical", "registry", Value::Null),
+            alert("ok", "scan", Value::Null),
         ]});
         let found: Vec<(Severity, String)> =
             alerts(&body).into_iter().map(|finding| (finding.severity, finding.place)).collect();
         assert_eq!(found, [(Error, "acme".into()), (Warning, "acme".into()), (Warning, "scan".into())]);
+        let away = json!({"level": "critical", "source": "key-health", "message": "acme: key a…b is unreachable", "providerId": "acme"});
+        assert!(alerts(&json!({"alerts": [away]}))[0].todo.starts_with("nothing at the key"));
         assert!(alerts(&Value::Null).is_empty());
     }
 }
