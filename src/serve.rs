@@ -12,6 +12,7 @@ use signal_hook::iterator::Signals;
 use crate::base::clock;
 use crate::catalog::env::{self, Variables};
 use crate::catalog::load::{self, Inputs};
+use crate::catalog::pool::Fingerprints;
 use crate::catalog::settings::ServerSettings;
 use crate::catalog::slots::Slots;
 use crate::catalog::{Issue, IssueLevel, boxfile};
@@ -162,7 +163,7 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
     })
     .map_err(|error| Refusal::failed(error.to_string()))?;
     let files = jobs::fingerprint(&paths);
-    let (fingerprints, fingerprint_issue) = boxfile::fingerprints(&paths.data);
+    let (fingerprints, fingerprint_issue) = box_names(&paths.data);
     let discovered = load::read_discovered(&paths.data);
     let mut slots = Slots::default();
     let inputs = Inputs {
@@ -207,9 +208,7 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
     }));
     logger::redact_by(&gateway);
     save_state_of(&gateway);
-    if let Err(error) = gateway.with_sealer(|sealer| sealer.reseal()) {
-        log::warn!("pasted keys stay sealed as they are: {error}");
-    }
+    reseal(&gateway);
     let outcome = listen(&gateway, files, &manager, wish);
     gateway.store.close();
     drop(demo);
@@ -305,6 +304,20 @@ fn places(process: &Variables, current: &Path) -> Result<env::Paths, Refusal> {
     let paths = env::places(process, current);
     env::read_file(&paths.env_file).map_err(|issue| Refusal::config(lines(&[issue])))?;
     Ok(paths)
+}
+
+/// How this box names keys; a command that runs at the same time must not make another secret for it.
+fn box_names(data: &Path) -> (Fingerprints, Option<Issue>) {
+    let _turn = sock::lock_folder(data);
+    boxfile::fingerprints(data)
+}
+
+/// Has pasted keys sealed as the next one would be.
+fn reseal(gateway: &Gateway) {
+    let _turn = sock::lock_folder(&gateway.data);
+    if let Err(error) = gateway.with_sealer(|sealer| sealer.reseal()) {
+        log::warn!("pasted keys stay sealed as they are: {error}");
+    }
 }
 
 fn lines(issues: &[Issue]) -> String {

@@ -10,6 +10,7 @@ use crate::base::clock;
 use crate::catalog::client_key::{ClientKey, ClientLimits, ClientRules};
 use crate::catalog::clients;
 use crate::catalog::load::Snapshot;
+use crate::http::sock;
 
 /// What `freeway clients --help` says.
 pub const HELP: &str = "\
@@ -95,7 +96,9 @@ fn loaded(world: &World<'_>) -> Result<Snapshot, Failure> {
 fn make(name: &str, rules: &Map<String, Value>, json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
     let rules = ClientRules::read("", rules).map_err(Failure::Usage)?;
     let data = world.paths().data;
+    let turn = command::turn(&data);
     let (key, made) = clients::add(&data, name, rules, clock::now().wall_ms).map_err(Failure::Failed)?;
+    drop(turn);
     command::read_again(&data);
     if json {
         world.say_json(&json!({"ok": true, "client": made.to_json(), "key": key}));
@@ -156,7 +159,9 @@ fn revoke(which: &str, json: bool, world: &mut World<'_>) -> Result<u8, Failure>
     if let Ok(snapshot) = world.load(&paths) {
         clients::may_revoke(&snapshot.settings, which).map_err(Failure::Failed)?;
     }
+    let turn = sock::lock_folder(&paths.data);
     let revoked = clients::revoke(&paths.data, which).map_err(Failure::Failed)?;
+    drop(turn);
     let Some(revoked) = revoked else {
         return Err(Failure::Failed(format!(
             "there is no key `{which}`; `freeway clients list` shows all of them"

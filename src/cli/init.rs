@@ -63,7 +63,9 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
     if snapshot.settings.keys_lost {
         return Err(faults(&clients::read(&paths.data).1));
     }
+    let turn = command::turn(&paths.data);
     let done = set_up(&paths, &snapshot.settings, lan).map_err(Failure::Failed)?;
+    drop(turn);
     command::read_again(&paths.data);
     tell(&done, json, world);
     let beats = |name: &&&str| world.process.get(**name).is_some_and(|host| is_loopback(host.trim()));

@@ -122,6 +122,7 @@ fn loaded(world: &World<'_>, paths: &Paths) -> Result<Snapshot, Failure> {
 fn import(file: &str, args: &Args, world: &mut World<'_>) -> Result<u8, Failure> {
     let text = text_of(file, world).map_err(|error| Failure::Failed(format!("{file}: {error}")))?;
     let paths = world.paths();
+    let turn = command::turn(&paths.data);
     // The box's secret names and seals keys; it is made here when this runs before the first start.
     let (fingerprints, _) = boxfile::fingerprints(&paths.data);
     let snapshot = loaded(world, &paths)?;
@@ -137,6 +138,7 @@ fn import(file: &str, args: &Args, world: &mut World<'_>) -> Result<u8, Failure>
     let sealer =
         Sealer { data: &paths.data, fingerprints: &fingerprints, passphrase: passphrase(&variables) };
     let added = sealer.add(&keys, clock::now().wall_ms).map_err(Failure::Failed)?;
+    drop(turn);
     command::read_again(&paths.data);
     // Those that were asked for by number and could not be added are a failure, and so is a text that holds no key.
     let missed = args.select.is_some() && !chosen.skipped.is_empty();

@@ -262,3 +262,36 @@ fn a_key_that_is_revoked_while_the_configuration_is_bad_is_gone() {
     terminal.run("clients revoke phone --json").ok();
     ask(&gateway, key).error(401, "invalid_api_key");
 }
+
+#[test]
+fn changes_of_the_terminal_and_of_the_page_at_once_are_all_kept() {
+    const EACH: usize = 8;
+    let alpha = mock("alpha");
+    let gateway = owned(&alpha);
+    let terminal = terminal_of(&gateway);
+    std::thread::scope(|scope| {
+        for n in 0..EACH {
+            let (gateway, terminal) = (&gateway, &terminal);
+            scope.spawn(move || terminal.run(&format!("clients new t{n} --json")).ok());
+            scope.spawn(move || {
+                let made =
+                    as_owner(gateway, Request::post("/api/clients", &json!({"name": format!("p{n}")})));
+                assert_eq!(made.status(), 201, "{made}");
+            });
+            let (one, file) = (format!("alpha-of-the-page-{n}"), format!("{n}.env"));
+            gateway.write(&file, format!("ALPHA_API_KEY=alpha-of-a-file-{n}\n"));
+            scope.spawn(move || {
+                as_owner(gateway, Request::post("/api/providers/alpha/key", &json!({"key": one}))).ok();
+            });
+            let file = gateway.folder().join(file).display().to_string();
+            scope.spawn(move || terminal.run(&format!("keys import {file} --json")).ok());
+        }
+    });
+    as_owner(&gateway, Request::new("POST", "/api/reload")).ok();
+    let count = |path: &str, list: &str, source: &str| {
+        let all = as_owner(&gateway, Request::get(path)).ok().at(list);
+        all.as_array().expect("a list").iter().filter(|one| one["source"] == source).count()
+    };
+    assert_eq!(count("/api/clients", "/clients", "clients"), 2 * EACH);
+    assert_eq!(count("/api/keys", "/keys", "vault"), 2 * EACH);
+}
