@@ -35,7 +35,7 @@ pub fn rescue(process: &Variables, paths: &Paths, lost: Lost, begins: &dyn Fn())
     if lost == Lost::Everything && !backup::is_empty(&paths.data) {
         return None;
     }
-    let (variables, _) = env::variables(process, &paths.env_file);
+    let variables = env::variables(process, &paths.env_file);
     // A configuration that refuses is told by the load.
     let settings = load::settings(&paths.config, &variables).ok()?;
     let plan = Plan::new(&settings.backup, load::backup_key(&variables).as_ref(), paths)?;

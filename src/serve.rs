@@ -12,6 +12,7 @@ use signal_hook::iterator::Signals;
 use crate::base::clock;
 use crate::catalog::env::{self, Variables};
 use crate::catalog::load::{self, Inputs};
+use crate::catalog::pool::Fingerprints;
 use crate::catalog::settings::ServerSettings;
 use crate::catalog::slots::Slots;
 use crate::catalog::{Issue, IssueLevel, boxfile};
@@ -155,14 +156,14 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
         false => None,
     };
     let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-    let paths = env::places(&process, &current);
+    let paths = places(&process, &current)?;
     rescue::finish_restoring(&paths.data).map_err(Refusal::failed)?;
     let Opened { store, state: saved, sessions, issues } = Store::open_or_rescue(&paths.data, &|lost| {
         rescue::rescue(&process, &paths, lost, &|| manager.restoring())
     })
     .map_err(|error| Refusal::failed(error.to_string()))?;
     let files = jobs::fingerprint(&paths);
-    let (fingerprints, fingerprint_issue) = boxfile::fingerprints(&paths.data);
+    let (fingerprints, fingerprint_issue) = box_names(&paths.data);
     let discovered = load::read_discovered(&paths.data);
     let mut slots = Slots::default();
     let inputs = Inputs {
@@ -189,9 +190,8 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
     let useless = state::restore(&saved, kept(&mut live), summary, &mut slots, clock::now());
     store.forget(useless);
     let sessions = Sessions::restored(sessions, snapshot.settings.sessions, clock::now());
-    let (variables, _) = env::variables(&process, &paths.env_file);
-    let client = Client::new(ClientConfig::from_variables(&variables))
-        .map_err(|error| Refusal::config(format!("FREEWAY_CA_FILE: {error}")))?;
+    let variables = env::variables(&process, &paths.env_file);
+    let client = Client::new(ClientConfig::from_variables(&variables)).map_err(Refusal::config)?;
     let gateway = Arc::new(Gateway::new(Parts {
         current,
         process,
@@ -208,9 +208,7 @@ fn serve(mut process: Variables, wish: &Wish) -> Result<(), Refusal> {
     }));
     logger::redact_by(&gateway);
     save_state_of(&gateway);
-    if let Err(error) = gateway.with_sealer(|sealer| sealer.reseal()) {
-        log::warn!("pasted keys stay sealed as they are: {error}");
-    }
+    reseal(&gateway);
     let outcome = listen(&gateway, files, &manager, wish);
     gateway.store.close();
     drop(demo);
@@ -298,6 +296,28 @@ fn save_state_of(gateway: &Arc<Gateway>) {
 fn kept(live: &mut Live) -> state::Kept<'_> {
     let Live { ledger, benches, ratios, .. } = live;
     state::Kept { ledger, benches, ratios }
+}
+
+/// Where everything is. A `.env` file that cannot be read refuses before anything is made at a place that it does not
+/// name.
+fn places(process: &Variables, current: &Path) -> Result<env::Paths, Refusal> {
+    let paths = env::places(process, current);
+    env::read_file(&paths.env_file).map_err(|issue| Refusal::config(lines(&[issue])))?;
+    Ok(paths)
+}
+
+/// How this box names keys; a command that runs at the same time must not make another secret for it.
+fn box_names(data: &Path) -> (Fingerprints, Option<Issue>) {
+    let _turn = sock::lock_folder(data);
+    boxfile::fingerprints(data)
+}
+
+/// Has pasted keys sealed as the next one would be.
+fn reseal(gateway: &Gateway) {
+    let _turn = sock::lock_folder(&gateway.data);
+    if let Err(error) = gateway.with_sealer(|sealer| sealer.reseal()) {
+        log::warn!("pasted keys stay sealed as they are: {error}");
+    }
 }
 
 fn lines(issues: &[Issue]) -> String {

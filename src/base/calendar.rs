@@ -44,6 +44,13 @@ pub fn stamp(wall_ms: u64) -> String {
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }
 
+/// An instant (milliseconds since 1970) as `2026-11-30T07:15:00Z`, as JSON has it.
+pub fn instant(wall_ms: u64) -> String {
+    let of_day = wall_ms % DAY_MS;
+    let (hour, minute, second) = (of_day / HOUR_MS, of_day / MINUTE_MS % 60, of_day / SECOND_MS % 60);
+    format!("{}T{hour:02}:{minute:02}:{second:02}Z", date(wall_ms))
+}
+
 /// The instant of a [`stamp`]; `None` for any other text.
 pub fn of_stamp(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
@@ -72,6 +79,7 @@ mod tests {
         check(1_767_225_599_999, "2025-12-31", "20251231T235959Z");
         check(1_767_225_600_000, "2026-01-01", "20260101T000000Z");
         check(1_796_022_909_999, "2026-11-30", "20261130T071509Z");
+        assert_eq!(instant(1_796_022_909_999), "2026-11-30T07:15:09Z");
     }
 
     #[test]

@@ -153,12 +153,13 @@ impl ClientRules {
         })
     }
 
-    /// Whether the key may use this model string. `provider/*` allows all models of a provider by their full names, and
-    /// no string at all means `auto`.
+    /// Whether the key may use this model string. `provider/*` allows all models of a provider by their full names, `*`
+    /// allows all there is, and no string at all means `auto`.
     pub fn allow(&self, model: &str) -> bool {
         let model = model.trim();
         let is_auto = |text: &str| AUTO.iter().any(|known| known.eq_ignore_ascii_case(text));
         let fits = |allowed: &String| match allowed.strip_suffix("/*") {
+            _ if allowed == "*" => true,
             _ if is_auto(allowed) => is_auto(model),
             Some(provider) => {
                 model.split_once('/').is_some_and(|(asked, _)| asked.eq_ignore_ascii_case(provider))
@@ -312,6 +313,7 @@ mod tests {
             assert!(!confined.allow(refused), "{refused}");
         }
         assert!(rules(json!({"models": ["auto"]})).expect("valid").allow(""));
+        assert!(rules(json!({"models": ["*"]})).expect("valid").allow("anything"));
         assert!(ClientRules::default().allow("anything"));
     }
 

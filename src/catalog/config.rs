@@ -297,6 +297,12 @@ impl Reader<'_> {
         self.value(name).as_str().map(|text| text.trim().to_owned())
     }
 
+    /// The address to listen on; one of IPv6 may stand in brackets, as it does in a URL.
+    fn host(&self) -> String {
+        let host = self.text("host").unwrap_or_default();
+        host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).map_or(host.clone(), str::to_owned)
+    }
+
     fn texts(&self, name: &str) -> Vec<String> {
         let value = self.value(name);
         value
@@ -326,7 +332,7 @@ impl Reader<'_> {
         cors_origins.iter_mut().for_each(|origin| origin.truncate(origin.trim_end_matches('/').len()));
         let strategy = |text: Option<String>| text.and_then(|name| Strategy::by_name(&name));
         Settings {
-            host: self.text("host").unwrap_or_default(),
+            host: self.host(),
             port: u16::try_from(self.whole("port")).unwrap_or_default(),
             strategy: strategy(self.text("strategy")).unwrap_or(Strategy::Priority),
             max_attempts: self.whole("maxAttempts") as u32,
@@ -334,6 +340,7 @@ impl Reader<'_> {
             timeout_ms: self.whole("timeoutMs"),
             stream_timeout_ms: self.some_whole("streamTimeoutMs"),
             keys: client_keys(&self.value("keys"), self.key_source),
+            keys_lost: false,
             admin_key: self.text("adminKey").as_deref().map(AdminKey::new),
             cors_origins,
             hosts: self.texts("hosts").iter().map(|host| host.to_ascii_lowercase()).collect(),
@@ -559,6 +566,15 @@ fn client_keys(value: &Value, source: ClientSource) -> Vec<Arc<ClientKey>> {
 /// The setting that an unknown path was meant to be: the same word in another section, or a near miss.
 fn suggestion(path: &str) -> Option<&'static str> {
     let names = || TABLE.iter().map(|row| row.name);
+    // A slip in the name of a section is told as that.
+    let levels = path.matches('.').count();
+    let section = |name: &'static str| {
+        let (end, _) = name.match_indices('.').nth(levels)?;
+        Some(&name[..end])
+    };
+    if let Some(near) = names().filter_map(section).find(|section| section.eq_ignore_ascii_case(path)) {
+        return Some(near);
+    }
     let last = |name: &'static str| name.rsplit('.').next().unwrap_or(name);
     let word = path.rsplit('.').next().unwrap_or(path);
     closest(path, names()).or_else(|| {
@@ -662,6 +678,10 @@ mod tests {
             let text = json!({"corsOrigins": [origin]}).to_string();
             check(&text, "corsOrigins[0]: must be an origin such as https://chat.example");
         }
+        for host in ["https://a.example", "a.example/v1", "*.example", "a b", ""] {
+            let text = json!({"hosts": [host]}).to_string();
+            check(&text, "hosts[0]: must be a host name such as freeway.example");
+        }
         check(r#"{"trustedProxies": "::1"}"#, "trustedProxies: must be a list of IP addresses");
         check(r#"{"aliases": {"fast": 3}}"#, "aliases.fast: must be a text");
         check(r#"{"profiles": {"p": {"models": ["a"], "strategy": "x"}}}"#, "profiles.p.strategy");
@@ -717,7 +737,9 @@ mod tests {
             &[("FREEWAY_STRATAGY", "x")],
             "FREEWAY_STRATAGY: unknown variable, not used; did you mean `FREEWAY_STRATEGY`?",
         );
+        assert_eq!(settings(r#"{"host": "[::1]"}"#, &[]).host, "::1");
         check(r#"{"corsOrigins": ["*", "https://a.example"]}"#, &[], "corsOrigins: `*` is not taken");
+        check(r#"{"guard": {"perkey": {"rpm": 1}}}"#, &[], "did you mean `guard.perKey`?");
         assert!(
             read_with(r#"{"// note": 1, "$schema": "x", "cache": {"mode": "off"}}"#, &[])
                 .expect("known")

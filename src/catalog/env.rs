@@ -34,7 +34,7 @@ pub fn places(process: &Variables, current: &Path) -> Paths {
     };
     let root = named(process, "FREEWAY_ROOT").map_or_else(|| current.to_owned(), |root| current.join(root));
     let env_file = root.join(".env");
-    let (variables, _) = variables(process, &env_file);
+    let variables = variables(process, &env_file);
     let root = named(&variables, "FREEWAY_ROOT").map_or(root, |root| current.join(root));
     let place =
         |name: &str, default: &str| root.join(named(&variables, name).unwrap_or_else(|| default.to_owned()));
@@ -49,17 +49,38 @@ pub fn places(process: &Variables, current: &Path) -> Paths {
     }
 }
 
-/// The process's variables over those of the `.env` file: a real variable wins, an empty one too.
-pub fn variables(process: &Variables, env_file: &Path) -> (Variables, Vec<Issue>) {
+/// The variables of a `.env` file, and what is odd about its lines; nothing where there is no such file.
+///
+/// # Errors
+/// One that is there and cannot be read, as a whole or in what it says of a setting: nobody knows whom it would have kept
+/// out.
+pub fn read_file(env_file: &Path) -> Result<(Variables, Vec<Issue>), Issue> {
     let issue = |level, message: String| Issue { file: ".env".into(), provider: None, level, message };
-    let (mut variables, issues) = match read_bounded(env_file, ENV_FILE_MAX_BYTES) {
-        Ok(Some(text)) => {
-            let (variables, faults) = parse(&text);
-            (variables, faults.into_iter().map(|fault| issue(IssueLevel::Warning, fault)).collect())
-        }
-        Ok(None) => (Variables::new(), Vec::new()),
-        Err(error) => (Variables::new(), vec![issue(IssueLevel::Error, format!("cannot be read: {error}"))]),
+    let text = read_bounded(env_file, ENV_FILE_MAX_BYTES)
+        .map_err(|error| issue(IssueLevel::Error, format!("cannot be read: {error}")))?;
+    let (variables, faults) = parse(&text.unwrap_or_default());
+    // A provider key that is lost costs its provider; a setting that is lost may be the lock of the door.
+    let is_setting = |name: &str| {
+        let is_place = table::PATH_VARIABLES.iter().any(|(place, ..)| *place == name);
+        is_place || table::TABLE.iter().any(|row| row.variables.contains(&name))
     };
+    match faults.iter().find(|fault| fault.lost.as_deref().is_some_and(is_setting)) {
+        Some(fault) => Err(issue(IssueLevel::Error, fault.text())),
+        None => {
+            let odd = faults.iter().map(|fault| issue(IssueLevel::Warning, fault.text()));
+            Ok((variables, odd.collect()))
+        }
+    }
+}
+
+/// The process's variables over those of the `.env` file, as far as these can be read.
+pub fn variables(process: &Variables, env_file: &Path) -> Variables {
+    let text = read_bounded(env_file, ENV_FILE_MAX_BYTES).ok().flatten();
+    over(process, parse(&text.unwrap_or_default()).0)
+}
+
+/// The process's variables over others: a real variable wins, an empty one too.
+pub fn over(process: &Variables, mut variables: Variables) -> Variables {
     // One setting may have two names; the real one wins under either.
     for names in table::TABLE.iter().map(|row| row.variables).filter(|names| names.len() > 1) {
         if names.iter().any(|name| process.get(*name).is_some_and(|value| !value.is_empty())) {
@@ -67,7 +88,7 @@ pub fn variables(process: &Variables, env_file: &Path) -> (Variables, Vec<Issue>
         }
     }
     variables.extend(process.iter().map(|(name, value)| (name.clone(), value.clone())));
-    (variables, issues)
+    variables
 }
 
 /// A file's text; `None` when there is no such file.
@@ -75,6 +96,10 @@ pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<String>, Strin
     use std::io::Read;
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
+        // A link is there, whatever has become of the disk that it leads to.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && path.is_symlink() => {
+            return Err("is a link that leads nowhere".into());
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
@@ -86,15 +111,34 @@ pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<String>, Strin
     String::from_utf8(bytes).map(Some).map_err(|_| "is not UTF-8".into())
 }
 
+/// A line of a `.env` file that means nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Fault {
+    line: usize,
+    /// The variable that it would have set.
+    lost: Option<String>,
+}
+
+impl Fault {
+    /// For people, without the value, which may be a key.
+    pub fn text(&self) -> String {
+        let line = self.line;
+        match &self.lost {
+            Some(name) => format!("line {line}: {name} has a quote that does not end"),
+            None => format!("line {line}: is not NAME=value and was skipped"),
+        }
+    }
+}
+
 /// Reads the text of a `.env` file: `NAME=value`, an optional `export`, quotes, comments on a line of their own or after
-/// a space. The second half tells which lines mean nothing, without their values.
-pub fn parse(text: &str) -> (Variables, Vec<String>) {
+/// a space. The second half tells which lines mean nothing.
+pub fn parse(text: &str) -> (Variables, Vec<Fault>) {
     let (pairs, faults) = pairs(text);
     (pairs.into_iter().collect(), faults)
 }
 
 /// [`parse`] in the order of the text, with names that stand in it twice.
-pub fn pairs(text: &str) -> (Vec<(String, String)>, Vec<String>) {
+pub fn pairs(text: &str) -> (Vec<(String, String)>, Vec<Fault>) {
     let mut variables = Vec::new();
     let mut faults = Vec::new();
     for (i, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
@@ -106,9 +150,9 @@ pub fn pairs(text: &str) -> (Vec<(String, String)>, Vec<String>) {
         match body.split_once('=').map(|(name, value)| (name.trim_end(), value.trim_start())) {
             Some((name, value)) if is_variable_name(name) => match unquote(value) {
                 Some(value) => variables.push((name.into(), value)),
-                None => faults.push(format!("line {}: {name} has a quote that does not end", i + 1)),
+                None => faults.push(Fault { line: i + 1, lost: Some(name.into()) }),
             },
-            _ => faults.push(format!("line {}: is not NAME=value and was skipped", i + 1)),
+            _ => faults.push(Fault { line: i + 1, lost: None }),
         }
     }
     (variables, faults)
@@ -163,12 +207,13 @@ mod tests {
             ("H", ""),
             ("I", "a=b"),
         ]);
-        assert_eq!((found, faults), (expected, Vec::<String>::new()));
+        assert_eq!((found, faults), (expected, Vec::new()));
     }
 
     #[test]
     fn lines_that_mean_nothing_are_told_without_their_values() {
         let (found, faults) = parse("sk-secret\n1A=secret\nQ=\"secret\nGOOD=1");
+        let faults: Vec<String> = faults.iter().map(Fault::text).collect();
         assert_eq!(found, of(&[("GOOD", "1")]));
         assert_eq!(faults.len(), 3);
         assert!(faults[0].starts_with("line 1:") && faults[2].starts_with("line 3: Q"), "{faults:?}");
@@ -204,9 +249,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join(".env");
         std::fs::write(&file, "PORT=1\nFREEWAY_PORT=2\nHOST=h").expect("written");
-        let (found, _) = variables(&of(&[("FREEWAY_PORT", "3")]), &file);
+        let found = variables(&of(&[("FREEWAY_PORT", "3")]), &file);
         assert_eq!(found, of(&[("FREEWAY_PORT", "3"), ("HOST", "h")]));
-        let (found, _) = variables(&of(&[("PORT", "")]), &file);
+        let found = variables(&of(&[("PORT", "")]), &file);
         assert_eq!(found, of(&[("FREEWAY_PORT", "2"), ("HOST", "h"), ("PORT", "")]));
     }
 
@@ -215,7 +260,26 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let file = root.path().join(".env");
         std::fs::write(&file, "A=file\nB=file\nC=file").expect("written");
-        let (found, issues) = variables(&of(&[("A", "real"), ("C", "")]), &file);
-        assert_eq!((found, issues), (of(&[("A", "real"), ("B", "file"), ("C", "")]), Vec::new()));
+        let found = variables(&of(&[("A", "real"), ("C", "")]), &file);
+        assert_eq!(found, of(&[("A", "real"), ("B", "file"), ("C", "")]));
+    }
+
+    #[test]
+    fn a_file_that_is_there_and_cannot_be_read_is_no_empty_one() {
+        let root = tempfile::tempdir().expect("a folder");
+        let file = root.path().join(".env");
+        assert_eq!(read_file(&file), Ok((Variables::new(), Vec::new())));
+        std::fs::write(&file, b"# f\xfcr die Familie\nFREEWAY_KEYS=fw-test-key\n").expect("written");
+        assert!(read_file(&file).is_err_and(|issue| issue.message == "cannot be read: is not UTF-8"));
+        std::fs::write(&file, "ACME_KEY=\"cut\nB=1\n").expect("written");
+        assert!(read_file(&file).is_ok_and(|(found, odd)| found.len() == 1 && odd.len() == 1));
+        std::fs::write(&file, "FREEWAY_KEYS=\"cut\nB=1\n").expect("written");
+        assert!(read_file(&file).is_err_and(|issue| issue.message.starts_with("line 1: FREEWAY_KEYS")));
+        std::fs::remove_file(&file).expect("gone");
+        std::os::unix::fs::symlink(root.path().join("unmounted"), &file).expect("made");
+        assert!(read_file(&file).is_err_and(|issue| issue.message.contains("leads nowhere")));
+        std::fs::remove_file(&file).expect("gone");
+        std::fs::create_dir(&file).expect("made");
+        assert!(read_file(&file).is_err_and(|issue| issue.level == IssueLevel::Error));
     }
 }

@@ -110,7 +110,7 @@ fn json_text(lines: &[Line<'_>], now_ms: u64) -> String {
         .collect();
     let all = json!({
         "version": 1,
-        "exportedAt": calendar::stamp(now_ms),
+        "exportedAt": calendar::instant(now_ms),
         "source": "freeway",
         "warning": WARNING,
         "keys": keys,

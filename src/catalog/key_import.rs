@@ -311,7 +311,7 @@ const MODELS_END: &str = "_MODELS";
 
 fn of_env(text: &str, faults: &mut Vec<String>) -> Vec<Raw> {
     let (pairs, found) = env::pairs(text);
-    faults.extend(found);
+    faults.extend(found.iter().map(env::Fault::text));
     let addresses: BTreeMap<&str, &str> = pairs
         .iter()
         .filter_map(|(name, value)| Some((name.strip_suffix(ADDRESS_END)?, value.as_str())))

@@ -1,11 +1,12 @@
 //! Reads everything the owner wrote, files and variables, into one [`Snapshot`]. A provider file that turned bad keeps
 //! its last good version, a folder that vanished keeps its last good set, a bad configuration keeps the last good
-//! settings; each is an issue. Only a first start with a bad configuration is refused.
+//! settings, an unreadable `.env` its variables; each is an issue. Only a first start with one of the last two is refused.
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::bundled::BUNDLED;
+use super::client_key::{ClientKey, ClientSource};
 use super::config::Origins;
 use super::discovery::{self, Discovered};
 use super::env::{self, Paths, Variables, read_bounded};
@@ -52,6 +53,17 @@ pub struct Snapshot {
     files: BTreeMap<Arc<str>, String>,
     /// Credentials of the configuration, kept for the case that its next version is bad.
     secrets: Vec<Secret>,
+    /// The variables of the `.env` file, for the same case.
+    env_file: OfFile,
+}
+
+/// Variables that may hold keys, and are never shown.
+struct OfFile(Variables);
+
+impl std::fmt::Debug for OfFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OfFile({} variables)", self.0.len())
+    }
 }
 
 impl Snapshot {
@@ -96,20 +108,20 @@ pub const WITH_BUNDLED: &str = "_bundled.json";
 
 /// Loads a snapshot. An error is a configuration that refuses, with every reason.
 pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issue>> {
-    let (variables, mut issues) = env::variables(inputs.process, &inputs.paths.env_file);
+    let mut issues = Vec::new();
+    let env_file = read_env_file(inputs, &mut issues)?;
+    let variables = env::over(inputs.process, env_file.clone());
     let Configured { mut settings, secrets, origins } = read_settings(inputs, &variables, &mut issues)?;
-    let (more_keys, key_issues) = clients::read(&inputs.paths.data);
-    issues.extend(key_issues);
-    for key in more_keys {
-        if !settings.keys.iter().any(|known| known.sha256 == key.sha256) {
-            settings.keys.push(Arc::new(key));
-        }
-    }
+    read_client_keys(inputs, &mut settings, &mut issues);
     if let Some(previous) = inputs.previous {
         keep_what_listens(&mut settings, &previous.settings, &inputs.paths.config, &mut issues);
     }
     let passphrase = vault::passphrase(&variables);
     let mut pasted = sealer(inputs, passphrase).read();
+    if let Some(previous) = inputs.previous.filter(|_| pasted.is_lost) {
+        pasted.keys.clone_from(&previous.pasted.keys);
+        pasted.issues.iter_mut().for_each(|issue| issue.message.push_str("; the last good keys go on"));
+    }
     issues.append(&mut pasted.issues);
     let mut sources = Sources::new();
     let mut context = Context {
@@ -159,7 +171,44 @@ pub fn load(inputs: &Inputs<'_>, slots: &mut Slots) -> Result<Snapshot, Vec<Issu
         files,
         secrets,
         origins,
+        env_file: OfFile(env_file),
     })
+}
+
+/// The variables of the `.env` file; the last good ones where it cannot be read. Without any it is not known whom they
+/// would have kept out, so that a first load refuses.
+fn read_env_file(inputs: &Inputs<'_>, issues: &mut Vec<Issue>) -> Result<Variables, Vec<Issue>> {
+    match (env::read_file(&inputs.paths.env_file), inputs.previous) {
+        (Ok((variables, odd)), _) => {
+            issues.extend(odd);
+            Ok(variables)
+        }
+        (Err(issue), None) => Err(vec![issue]),
+        (Err(mut issue), Some(previous)) => {
+            issue.message.push_str("; the last good variables go on");
+            issues.push(issue);
+            Ok(previous.env_file.0.clone())
+        }
+    }
+}
+
+/// Adds the client keys of the data folder. Where its file has a fault, the last good ones go on; at a first load those
+/// that can be read are all there are, and with none at all nobody may be let in.
+fn read_client_keys(inputs: &Inputs<'_>, settings: &mut Settings, issues: &mut Vec<Issue>) {
+    let (keys, mut faults) = clients::read(&inputs.paths.data);
+    let mut keys: Vec<Arc<ClientKey>> = keys.into_iter().map(Arc::new).collect();
+    settings.keys_lost = !faults.is_empty();
+    if let Some(previous) = inputs.previous.filter(|_| settings.keys_lost) {
+        let of_file = |key: &&Arc<ClientKey>| key.source == ClientSource::File;
+        keys = previous.settings.keys.iter().filter(of_file).cloned().collect();
+        faults.iter_mut().for_each(|fault| fault.message.push_str("; the last good keys go on"));
+    }
+    issues.extend(faults);
+    for key in keys {
+        if !settings.keys.iter().any(|known| known.sha256 == key.sha256) {
+            settings.keys.push(key);
+        }
+    }
 }
 
 /// The variable that holds the key of backups.
@@ -283,7 +332,10 @@ fn read_settings(
         (Err(errors), None) => Err(errors),
         (Err(errors), Some(previous)) => {
             issues.extend(errors);
-            let (settings, secrets) = (previous.settings.clone(), previous.secrets.clone());
+            let (mut settings, secrets) = (previous.settings.clone(), previous.secrets.clone());
+            // What the data folder adds is read anew: a key that was revoked meanwhile must not live on.
+            settings.keys.retain(|key| key.source != ClientSource::File);
+            previous.configured_names.clone().put(&mut settings);
             Ok(Configured { settings, secrets, origins: previous.origins.clone() })
         }
     }
@@ -628,6 +680,76 @@ mod tests {
         let third = site.load(Some(&second));
         assert_eq!(third.settings.keys.len(), 1, "it never becomes open");
         assert!(issues(&third).contains("FREEWAY_KEYS"), "{}", issues(&third));
+    }
+
+    #[test]
+    fn an_env_file_that_cannot_be_read_takes_no_key_away() {
+        let mut site = Site::new();
+        site.write(
+            ".env",
+            "FREEWAY_KEYS=fw-test-key\nFREEWAY_ADMIN_KEY=fw-admin-key\nFREEWAY_PROVIDERS=mine\n",
+        );
+        fs::create_dir(site.folder.path().join("mine")).expect("made");
+        let first = site.load(None);
+        fs::write(site.folder.path().join(".env"), b"# f\xfcr\nFREEWAY_KEYS=fw-test-key\n").expect("written");
+        let second = site.load(Some(&first));
+        assert_eq!((second.settings.keys.len(), second.settings.admin_key.is_some()), (1, true));
+        assert!(
+            issues(&second).contains(".env: cannot be read: is not UTF-8; the last good variables go on")
+        );
+        assert!(!format!("{second:?}").contains("fw-admin-key"));
+        assert_eq!(site.load(Some(&second)).settings.keys.len(), 1, "for as long as it lasts");
+        let refused = site.try_load(None).expect_err("nobody knows whom it would keep out");
+        assert_eq!(refused[0].file, ".env");
+    }
+
+    #[test]
+    fn a_damaged_file_of_client_keys_never_opens_the_door() {
+        let mut site = Site::new();
+        let data = site.folder.path().join("data");
+        let key = clients::add(&data, "phone", Default::default(), 1).expect("a key").0;
+        let first = site.load(None);
+        let whole = fs::read_to_string(data.join(clients::FILE)).expect("the file");
+        for bad in ["", "{ cut", "[]", &whole.replace("sha256", "sha")] {
+            fs::write(data.join(clients::FILE), bad).expect("written");
+            let next = site.load(Some(&first));
+            assert_eq!(next.settings.keys, first.settings.keys, "{bad}");
+            assert!(
+                issues(&next).contains("the last good keys go on") && next.settings.bind_problem().is_none()
+            );
+            assert_eq!(site.load(Some(&next)).settings.keys.len(), 1, "for as long as it lasts");
+            // Nothing is known of before: nobody is let in, on loopback neither.
+            let fresh = site.load(None);
+            assert!(
+                fresh.settings.bind_problem().is_some_and(|problem| problem.contains(clients::FILE)),
+                "{bad}"
+            );
+        }
+        // Other keys keep the door.
+        site.process.insert("FREEWAY_KEYS".into(), key);
+        let kept = site.load(None);
+        assert!(kept.settings.bind_problem().is_none());
+        site.process.remove("FREEWAY_KEYS");
+        assert_eq!(site.load(Some(&kept)).settings.keys.len(), 1, "the last one stays");
+    }
+
+    #[test]
+    fn a_bad_configuration_keeps_no_revoked_key_and_no_removed_override() {
+        let mut site = Site::new();
+        let data = site.folder.path().join("data");
+        clients::add(&data, "phone", Default::default(), 1).expect("a key");
+        clients::add(&data, "desk", Default::default(), 1).expect("a key");
+        fs::write(data.join(overrides::FILE), r#"{"aliases": {"mine": "acme/m"}}"#).expect("written");
+        let first = site.load(None);
+        assert!(first.settings.aliases.contains_key("mine"));
+        site.write("freeway.config.json", r#"{"port": "many"}"#);
+        let second = site.load(Some(&first));
+        assert_eq!((second.settings.keys.len(), second.settings.aliases.len()), (2, 1));
+        clients::revoke(&data, "phone").expect("written");
+        fs::write(data.join(overrides::FILE), "{}").expect("written");
+        let third = site.load(Some(&second));
+        let names: Vec<&str> = third.settings.keys.iter().map(|key| &*key.name).collect();
+        assert_eq!((names, third.settings.aliases.len()), (vec!["desk"], 0));
     }
 
     #[test]

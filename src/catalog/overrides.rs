@@ -182,8 +182,7 @@ impl Overrides {
         }
         let mut names = Names::of(settings);
         self.apply_names(&mut names);
-        (settings.profiles, settings.aliases) = (names.profiles, names.aliases);
-        settings.active_profile = names.active_profile;
+        names.put(settings);
         let issue =
             |message| Issue { file: FILE.into(), provider: None, level: IssueLevel::Warning, message };
         unmet.into_iter().map(issue).collect()
@@ -220,6 +219,12 @@ impl Names {
             aliases: settings.aliases.clone(),
             active_profile: settings.active_profile.clone(),
         }
+    }
+
+    /// Has these settings name them, and nothing else.
+    pub fn put(self, settings: &mut Settings) {
+        (settings.profiles, settings.aliases) = (self.profiles, self.aliases);
+        settings.active_profile = self.active_profile;
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::client_key::{ClientKey, ClientLimits};
+use super::clients;
 
 /// Everything the owner can set, checked.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct Settings {
     /// To the first data event of a stream; defaults to `timeout_ms`.
     pub stream_timeout_ms: Option<u64>,
     pub keys: Vec<Arc<ClientKey>>,
+    /// Whether the file of client keys has a fault, so that there may have been more of them.
+    pub keys_lost: bool,
     pub admin_key: Option<AdminKey>,
     pub cors_origins: Vec<String>,
     /// Further names by which clients reach this gateway, in lower case.
@@ -149,10 +152,17 @@ impl Settings {
         (&self.host, self.port, &self.server) == (&other.host, other.port, &server)
     }
 
-    /// Why these settings must not listen: beyond this machine, but open to everybody.
+    /// Why these settings must not listen: open to everybody, but beyond this machine, or where keys were meant to be.
     pub fn bind_problem(&self) -> Option<String> {
-        let open = self.keys.is_empty() && self.needs_keys();
-        open.then(|| {
+        let open = self.keys.is_empty();
+        if open && self.keys_lost {
+            return Some(format!(
+                "{} has a fault, so that no client key is known and nobody could be kept out; mend it, or move it away \
+                 to begin without",
+                clients::FILE
+            ));
+        }
+        (open && self.needs_keys()).then(|| {
             format!(
                 "host {} can be reached from other machines, but no client key is set; run `freeway init --lan`, or set \
                  FREEWAY_KEYS to a key that your apps present, or listen on 127.0.0.1",

@@ -14,7 +14,8 @@ use super::settings::Settings;
 use super::slots::Slots;
 use super::vault::Vault;
 use super::{Issue, IssueLevel, address, discovery, json, spec_model};
-use crate::base::text::truncate;
+use crate::base::redact::Redactor;
+use crate::base::text::{mask, truncate};
 
 /// What a file needs besides its own text.
 pub struct Context<'a> {
@@ -68,7 +69,8 @@ pub fn is_provider_id(id: &str) -> bool {
 
 /// The provider behind the fields of a file; faults are left with the fields.
 pub(super) fn read_fields(fields: &Fields<'_>, context: &mut Context<'_>) -> Option<Provider> {
-    let id = read_id(fields)?;
+    // Without one the file is refused, and all else that is wrong with it is told at once.
+    let id = read_id(fields).unwrap_or_default();
     // The only value there is; kept so that files of the original are taken.
     fields.word("adapter", &[("openai", ())]);
     let (base_url, local, mut missing_vars) = read_base_url(fields, context);
@@ -284,10 +286,13 @@ fn read_credentials(
         kind = read_auth(auth);
         env_keys = auth.texts("envKeys");
         accounts = read_accounts(auth);
-        if let Some(bad) = env_keys.iter().find(|name| !is_variable_name(name)) {
+        // What stands here by mistake may be the key itself, and its shape tells even where it could be a name.
+        let is_key = |name: &str| Redactor::default().redact(name) != name;
+        if let Some(bad) = env_keys.iter().find(|name| !is_variable_name(name) || is_key(name)) {
+            let shown = mask(bad);
             auth.error(
                 "envKeys",
-                format!("`{bad}` is no variable name; write the name here and the key into .env"),
+                format!("`{shown}` is no variable name; write the name here and the key into .env"),
             );
         }
         if kind != Auth::None && env_keys.is_empty() && !keyless {
@@ -701,8 +706,10 @@ mod tests {
         check(json!({"auth": {"type": "bearer"}}), "auth.envKeys: must name at least one variable");
         check(
             json!({"auth": {"envKeys": ["sk-pasted-key"]}}),
-            "auth.envKeys: `sk-pasted-key` is no variable name",
+            "auth.envKeys: `sk-p…-key` is no variable name",
         );
+        let whole = format!("gsk_{}", "Ab1c".repeat(8));
+        check(json!({"auth": {"envKeys": [whole]}}), "auth.envKeys: `gsk_…Ab1c` is no variable name");
         check(json!({"auth": {"type": "header", "envKeys": ["K"]}}), "auth.header: is missing");
         check(json!({"auth": {"type": "query", "envKeys": ["K"]}}), "auth.query: is missing");
         check(json!({"limits": {"rpm": 0}}), "limits.rpm: must be a number above 0, or null");
@@ -755,6 +762,16 @@ mod tests {
         );
         check(json!({"baseUrl": "http://api.acme.example/v1"}), "baseUrl: is http:// to a host outside");
         check(json!({"verifiedOn": "yesterday"}), "verifiedOn: should be a date");
+    }
+
+    #[test]
+    fn a_file_without_an_id_is_told_all_that_is_wrong_with_it() {
+        let (provider, told) =
+            read_with(file(json!({"id": "Bad!", "baseUrl": "ftp://x", "notse": "x"})), &[]);
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(provider.is_none() && lines.len() == 3, "{told}");
+        assert!(lines[0].starts_with("Error id: ") && lines[1].starts_with("Error baseUrl: "), "{told}");
+        assert!(lines[2].starts_with("Warning notse: unknown field"), "{told}");
     }
 
     #[test]

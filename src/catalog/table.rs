@@ -20,6 +20,8 @@ pub enum Shape {
     Addresses,
     /// A list of web origins; a comma list in a variable.
     Origins,
+    /// A list of host names, each with a port or without; a comma list in a variable.
+    Hosts,
     /// A credential: visible ASCII, never shown.
     Secret,
     /// Keys that apps present: texts or objects; a comma list in a variable.
@@ -121,7 +123,7 @@ pub static TABLE: &[Row] = &[
     named(
         "hosts",
         &["FREEWAY_HOSTS"],
-        Texts,
+        Hosts,
         "[]",
         "Further host names by which clients reach this gateway, beside its addresses and the machine's own name",
     ),
@@ -451,6 +453,7 @@ pub fn must_be(shape: &Shape) -> String {
         Texts => "a list of texts".into(),
         Addresses => "a list of IP addresses".into(),
         Origins => "a list of origins".into(),
+        Hosts => "a list of host names".into(),
         Secret => "a text of visible ASCII characters that is not empty".into(),
         Keys => "a list of keys: texts, or objects with a name and a key or sha256".into(),
         TextMap => "an object from name to text".into(),

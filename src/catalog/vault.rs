@@ -63,6 +63,8 @@ pub struct Vault {
     pub unreadable: Vec<(String, String)>,
     /// Why nothing can be added, if so.
     pub problem: Option<String>,
+    /// Whether the file is there and cannot be read as a whole, so that none of its keys is known.
+    pub is_lost: bool,
     pub issues: Vec<Issue>,
 }
 
@@ -167,6 +169,7 @@ impl Sealer<'_> {
             Err(problem) => {
                 vault.issues.push(issue(IssueLevel::Error, problem.clone()));
                 vault.problem = Some(problem);
+                vault.is_lost = true;
             }
         }
         let unreadable = vault.unreadable.len();

@@ -66,7 +66,7 @@ pub struct Known {
 
 impl Known {
     pub fn read(world: &World<'_>, paths: &Paths) -> Result<Known, Failure> {
-        let (variables, _) = env::variables(&world.process, &paths.env_file);
+        let variables = env::variables(&world.process, &paths.env_file);
         let settings = load::settings(&paths.config, &variables).map_err(|issues| {
             Failure::Failed(format!("the configuration has faults:\n{}", issue_lines(&issues)))
         })?;

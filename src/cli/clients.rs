@@ -10,6 +10,7 @@ use crate::base::clock;
 use crate::catalog::client_key::{ClientKey, ClientLimits, ClientRules};
 use crate::catalog::clients;
 use crate::catalog::load::Snapshot;
+use crate::http::sock;
 
 /// What `freeway clients --help` says.
 pub const HELP: &str = "\
@@ -95,7 +96,9 @@ fn loaded(world: &World<'_>) -> Result<Snapshot, Failure> {
 fn make(name: &str, rules: &Map<String, Value>, json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
     let rules = ClientRules::read("", rules).map_err(Failure::Usage)?;
     let data = world.paths().data;
+    let turn = command::turn(&data);
     let (key, made) = clients::add(&data, name, rules, clock::now().wall_ms).map_err(Failure::Failed)?;
+    drop(turn);
     command::read_again(&data);
     if json {
         world.say_json(&json!({"ok": true, "client": made.to_json(), "key": key}));
@@ -109,7 +112,13 @@ fn make(name: &str, rules: &Map<String, Value>, json: bool, world: &mut World<'_
 }
 
 fn list(json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
-    let keys = loaded(world)?.settings.keys;
+    let settings = loaded(world)?.settings;
+    // A list that lacks what cannot be read would say that nobody is kept out.
+    if settings.keys_lost {
+        let (_, faults) = clients::read(&world.paths().data);
+        return Err(Failure::Failed(issue_lines(&faults)));
+    }
+    let keys = settings.keys;
     if json {
         let all: Vec<Value> = keys.iter().map(|key| key.to_json()).collect();
         world.say_json(&json!({"clients": all, "open": all.is_empty()}));
@@ -145,15 +154,20 @@ fn rules(rules: &ClientRules) -> String {
 }
 
 fn revoke(which: &str, json: bool, world: &mut World<'_>) -> Result<u8, Failure> {
-    let snapshot = loaded(world)?;
-    clients::may_revoke(&snapshot.settings, which).map_err(Failure::Failed)?;
-    let revoked = clients::revoke(&snapshot.paths.data, which).map_err(Failure::Failed)?;
+    let paths = world.paths();
+    // A key that leaked must go, whatever else is amiss: with a configuration that refuses, the file alone says.
+    if let Ok(snapshot) = world.load(&paths) {
+        clients::may_revoke(&snapshot.settings, which).map_err(Failure::Failed)?;
+    }
+    let turn = sock::lock_folder(&paths.data);
+    let revoked = clients::revoke(&paths.data, which).map_err(Failure::Failed)?;
+    drop(turn);
     let Some(revoked) = revoked else {
         return Err(Failure::Failed(format!(
             "there is no key `{which}`; `freeway clients list` shows all of them"
         )));
     };
-    command::read_again(&snapshot.paths.data);
+    command::read_again(&paths.data);
     let (id, name) = (revoked.principal().to_string(), &revoked.name);
     if json {
         world.say_json(&json!({"ok": true, "id": id, "name": name}));

@@ -12,8 +12,10 @@ use serde_json::{Value, json};
 
 use crate::base::rng::fill_random;
 use crate::base::text::{Secret, hex};
+use crate::catalog::boxfile;
 use crate::catalog::env::read_bounded;
 use crate::http::rights::{Doorkeeper, sha256};
+use crate::http::sock::{self, FolderLock};
 use crate::service::reachable;
 use crate::store::glance;
 
@@ -84,6 +86,14 @@ pub fn read_again(data: &Path) {
         let stream = TcpStream::connect_timeout(&address, CONNECT_MAX);
         let _ = stream.and_then(|it| exchange(it, address, Some(&word), "POST", "/api/reload", CONNECT_MAX));
     }
+}
+
+/// Waits for the turn to change files of a data folder, which is made where there is none: a gateway that runs on it and
+/// other commands change them, too.
+pub fn turn(data: &Path) -> FolderLock {
+    // What cannot be made cannot be written either, which the change itself will tell.
+    let _ = boxfile::make_folder(data);
+    sock::lock_folder(data)
 }
 
 /// What a gateway answered.

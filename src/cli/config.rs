@@ -8,7 +8,7 @@ use super::{DONE, FAILED, Failure, World, issue_json, issue_line, issue_lines};
 use crate::catalog::env::Paths;
 use crate::catalog::load::Snapshot;
 use crate::catalog::names::{How, Kind};
-use crate::catalog::{Issue, IssueLevel, config, example, table};
+use crate::catalog::{Issue, IssueLevel, config, example, overrides, table};
 
 /// What `freeway config --help` says.
 pub const HELP: &str = "\
@@ -93,12 +93,13 @@ fn check(json: bool, world: &mut World<'_>) -> u8 {
 /// Aliases and entries of profiles that mean nothing now. Only warnings: a model list may still bring them.
 fn dead_names(paths: &Paths, snapshot: &Snapshot) -> Vec<Issue> {
     let settings = &snapshot.settings;
-    let aliases = settings.aliases.iter().map(|(name, target)| (format!("aliases.{name}"), target));
-    let profiles = settings.profiles.iter().flat_map(|(name, profile)| {
-        profile.models.iter().map(move |target| (format!("profiles.{name}"), target))
-    });
+    let aliases = settings.aliases.iter().map(|(name, target)| ("aliases", name, target));
+    let profiles = settings
+        .profiles
+        .iter()
+        .flat_map(|(name, profile)| profile.models.iter().map(move |target| ("profiles", name, target)));
     let mut issues = Vec::new();
-    for (place, target) in aliases.chain(profiles) {
+    for (section, name, target) in aliases.chain(profiles) {
         let means = |kind| snapshot.names.resolve(&snapshot.catalog, settings, target, kind);
         let found = means(Kind::Chat);
         if found.how != How::Unmatched || means(Kind::Embed).how != How::Unmatched {
@@ -106,11 +107,15 @@ fn dead_names(paths: &Paths, snapshot: &Snapshot) -> Vec<Issue> {
         }
         let hint =
             found.suggestions.first().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        let file = match snapshot.overrides.has(section, name) {
+            true => overrides::FILE.into(),
+            false => paths.config.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        };
         issues.push(Issue {
-            file: paths.config.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            file,
             provider: None,
             level: IssueLevel::Warning,
-            message: format!("{place}: `{target}` names no model just now{hint}"),
+            message: format!("{section}.{name}: `{target}` names no model just now{hint}"),
         });
     }
     issues
@@ -139,7 +144,11 @@ fn tell(paths: &Paths, snapshot: &Snapshot, json: bool, world: &mut World<'_>) -
     let there = |path: &std::path::Path| if path.exists() { "" } else { " (not there)" };
     world.say(format!("configuration  {}{}", paths.config.display(), there(&paths.config)));
     world.say(format!("variables      {}{}", paths.env_file.display(), there(&paths.env_file)));
-    let built_in = if paths.providers.exists() { "" } else { " (not there: the built-in files are used)" };
+    let built_in = match (paths.providers.exists(), paths.providers_named) {
+        (true, _) => "",
+        (false, false) => " (not there: the built-in files are used)",
+        (false, true) => " (not there)",
+    };
     world.say(format!("providers      {}{built_in}", paths.providers.display()));
     world.say(format!("data           {}{}", paths.data.display(), there(&paths.data)));
     world.say(format!("listens on     {}:{}", snapshot.settings.host, snapshot.settings.port));

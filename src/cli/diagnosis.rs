@@ -13,7 +13,7 @@ use crate::catalog::discovery::Discovered;
 use crate::catalog::load::Snapshot;
 use crate::catalog::provider::{ModelSource, Provider};
 use crate::catalog::settings::{AdminKey, ScanMode, Settings};
-use crate::catalog::{Issue, IssueLevel};
+use crate::catalog::{Issue, IssueLevel, clients};
 use crate::quota::{Bench, Cause, Scope};
 use crate::route::live::Live;
 
@@ -282,13 +282,13 @@ pub fn settings(snapshot: &Snapshot) -> Vec<Finding> {
         findings.push(finding(severity, code, place, what, todo));
     };
     if let Some(problem) = settings.bind_problem() {
-        add(
-            Error,
-            "open_to_all",
-            "host",
-            problem,
-            "`freeway init --lan` makes a client key and an admin key",
-        );
+        if settings.keys_lost {
+            let todo = "mend the file, restore a backup, or move it away and make new keys";
+            add(Error, "keys_lost", clients::FILE, problem, todo);
+        } else {
+            let todo = "`freeway init --lan` makes a client key and an admin key";
+            add(Error, "open_to_all", "host", problem, todo);
+        }
     }
     let beyond = settings.needs_keys();
     for secret in snapshot.credentials().iter().filter(|secret| is_weak(secret.expose())) {
@@ -410,6 +410,9 @@ pub fn machine(descriptors: u64, memory_folder: bool) -> Vec<Finding> {
 pub fn alerts(body: &Value) -> Vec<Finding> {
     let one = |alert: &Value| {
         let text = |name: &str| alert[name].as_str().unwrap_or_default();
+        if text("level") == "ok" {
+            return None;
+        }
         let severity = match (text("source"), text("level")) {
             // Free tiers run dry; others serve meanwhile.
             ("quota", _) | (_, "warn") => Warning,
@@ -419,6 +422,11 @@ pub fn alerts(body: &Value) -> Vec<Finding> {
         let todo = match text("source") {
             // The same was seen here.
             "registry" | "clock" | "backup" => return None,
+            "key-health" if text("message").contains(" is unreachable") => {
+                format!(
+                    "nothing at the key: its provider fails, or the way to it; `freeway provider verify {place}`"
+                )
+            }
             "key-health" => format!("put a valid key in its place; `freeway provider verify {place}`"),
             "quota" => "wait, add a key, or lower its priority".to_owned(),
             "disk" => "look at the data folder; saving resumes by itself".to_owned(),
@@ -562,10 +570,13 @@ mod tests {
             alert("exhausted", "quota", json!("acme")),
             alert("warn", "scan", Value::Null),
             alert("critical", "registry", Value::Null),
+            alert("ok", "scan", Value::Null),
         ]});
         let found: Vec<(Severity, String)> =
             alerts(&body).into_iter().map(|finding| (finding.severity, finding.place)).collect();
         assert_eq!(found, [(Error, "acme".into()), (Warning, "acme".into()), (Warning, "scan".into())]);
+        let away = json!({"level": "critical", "source": "key-health", "message": "acme: key a…b is unreachable", "providerId": "acme"});
+        assert!(alerts(&json!({"alerts": [away]}))[0].todo.starts_with("nothing at the key"));
         assert!(alerts(&Value::Null).is_empty());
     }
 }

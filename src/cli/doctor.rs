@@ -128,11 +128,17 @@ fn examine(line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     let paths = world.paths();
     let mut slots = Slots::default();
     let mut findings = of_machine(&paths);
-    let mut runs = Running::No;
-    match world.load_with(&paths, &mut slots) {
-        Err(issues) => findings.extend(diagnosis::files(&issues)),
+    let loaded = world.load_with(&paths, &mut slots);
+    let runs = Running::find(&paths.data, loaded.as_ref().ok(), line.asked.port);
+    match loaded {
+        Err(issues) => {
+            findings.extend(diagnosis::files(&issues));
+            // It goes on with what was good, and tells what came of that.
+            if let Running::At(gateway) = &runs {
+                findings.extend(ask_gateway(gateway));
+            }
+        }
         Ok(snapshot) => {
-            runs = Running::find(&snapshot, line.asked.port);
             findings.extend(diagnosis::files(&snapshot.issues));
             findings.extend(diagnosis::settings(&snapshot));
             findings.extend(diagnosis::providers(&snapshot.catalog.providers));

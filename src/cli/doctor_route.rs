@@ -44,9 +44,8 @@ pub fn run(asked: &Asked, world: &mut World<'_>) -> Result<u8, Failure> {
         outlook::read(&query).map_err(|error| Failure::Usage(format!("doctor route: {}", error.message)))?;
     let paths = world.paths();
     let mut slots = Slots::default();
-    let snapshot =
-        world.load_with(&paths, &mut slots).map_err(|issues| Failure::Failed(issue_lines(&issues)))?;
-    let told = match Running::find(&snapshot, asked.port) {
+    let loaded = world.load_with(&paths, &mut slots);
+    let told = match Running::find(&paths.data, loaded.as_ref().ok(), asked.port) {
         Running::At(gateway) => ask(&gateway, &query)?,
         Running::Silent => {
             let folder = paths.data.display();
@@ -56,7 +55,10 @@ pub fn run(asked: &Asked, world: &mut World<'_>) -> Result<u8, Failure> {
         }
         Running::No => match asked.port {
             Some(port) => return Err(Failure::Failed(format!("no gateway answers at port {port}"))),
-            None => look(&question, &snapshot, &mut slots)?,
+            None => {
+                let snapshot = loaded.map_err(|issues| Failure::Failed(issue_lines(&issues)))?;
+                look(&question, &snapshot, &mut slots)?
+            }
         },
     };
     Ok(tell(told, asked, world))

@@ -12,7 +12,8 @@ use crate::service;
 pub const HELP: &str = "\
 usage: freeway health [--json]
 
-  Asks the gateway that these settings describe whether it is alive: GET /healthz at its own host and port.
+  Asks the gateway of this data folder whether it is alive: GET /healthz where it listens; where none uses the folder,
+  at the host and port of the settings.
   Whether it can serve is another question; GET /readyz answers it.
 
 examples:
@@ -36,8 +37,14 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
         }
     }
     let paths = world.paths();
-    let settings = world.load(&paths).map_err(|issues| Failure::Failed(issue_lines(&issues)))?.settings;
-    let address = running::address(&settings, None)?;
+    let address = match running::owner_of(&paths.data) {
+        // The settings may say what counts from the next start on, or nothing that makes sense.
+        Some(address) => address,
+        None => {
+            let loaded = world.load(&paths).map_err(|issues| Failure::Failed(issue_lines(&issues)))?;
+            running::address(&loaded.settings, None)?
+        }
+    };
     let result = service::probe(address);
     match (&result, json) {
         (Ok(()), true) => world.say_json(&json!({"ok": true, "address": address.to_string()})),

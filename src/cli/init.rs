@@ -13,7 +13,7 @@ use crate::base::text::hex;
 use crate::catalog::client_key::ClientRules;
 use crate::catalog::env::Paths;
 use crate::catalog::settings::{Settings, is_loopback};
-use crate::catalog::{boxfile, clients, example};
+use crate::catalog::{Issue, boxfile, clients, example};
 use crate::http::host::MachineNames;
 use crate::store::glance;
 
@@ -34,6 +34,9 @@ examples:
 /// The name of the first client key.
 const FIRST_CLIENT: &str = "first";
 
+/// What says where to listen; a real one beats `.env`.
+const HOST_VARIABLES: [&str; 2] = ["HOST", "FREEWAY_HOST"];
+
 /// Runs the command.
 pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
     let mut parser = lexopt::Parser::from_args(args);
@@ -50,15 +53,28 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
         }
     }
     let paths = world.paths();
-    let snapshot = world.load(&paths).map_err(|issues| {
+    let faults = |issues: &[Issue]| {
         Failure::Failed(format!(
             "nothing was changed, the configuration has faults:\n{}",
-            issue_lines(&issues)
+            issue_lines(issues)
         ))
-    })?;
+    };
+    let snapshot = world.load(&paths).map_err(|issues| faults(&issues))?;
+    if snapshot.settings.keys_lost {
+        return Err(faults(&clients::read(&paths.data).1));
+    }
+    let turn = command::turn(&paths.data);
     let done = set_up(&paths, &snapshot.settings, lan).map_err(Failure::Failed)?;
+    drop(turn);
     command::read_again(&paths.data);
     tell(&done, json, world);
+    let beats = |name: &&&str| world.process.get(**name).is_some_and(|host| is_loopback(host.trim()));
+    if let Some(name) = HOST_VARIABLES.iter().find(beats).filter(|_| lan) {
+        world.complain(format!(
+            "note: the variable {name} of this shell keeps the gateway to this machine, whatever .env says; unset it where \
+             the gateway runs"
+        ));
+    }
     Ok(DONE)
 }
 
@@ -126,6 +142,8 @@ fn set_up(paths: &Paths, settings: &Settings, lan: bool) -> Result<Done, String>
 /// Makes `.env` if there is none, and adds lines to it. Returns whether anything was written.
 fn write_env(path: &Path, lines: &str) -> Result<bool, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    // What a link leads to is changed, and the link stays.
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let old = match std::fs::read_to_string(path) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -142,7 +160,7 @@ fn write_env(path: &Path, lines: &str) -> Result<bool, String> {
         text += "\n# Set by `freeway init --lan`.\n";
         text += lines;
     }
-    boxfile::write_private(path, text.as_bytes()).map_err(failed)?;
+    boxfile::write_private(&real, text.as_bytes()).map_err(failed)?;
     Ok(true)
 }
 
@@ -233,6 +251,35 @@ mod tests {
         assert_eq!(site.read(".env"), super::example::env_example());
         let mode = std::fs::metadata(site.folder.path().join(".env")).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_linked_file_is_changed_where_it_lies() {
+        let site = Site::empty();
+        site.write("elsewhere/env", "A=1\n");
+        std::os::unix::fs::symlink(site.folder.path().join("elsewhere/env"), site.folder.path().join(".env"))
+            .expect("made");
+        assert_eq!(site.run(&["init", "--lan"]).status, 0);
+        assert!(site.folder.path().join(".env").is_symlink());
+        assert!(site.read("elsewhere/env").starts_with("A=1\n\n# Set by"));
+    }
+
+    #[test]
+    fn with_client_keys_that_cannot_be_read_nothing_is_changed() {
+        let site = Site::empty();
+        site.write("data/clients.json", "{ cut");
+        let ran = site.run(&["init", "--lan"]);
+        assert!(ran.status == 1 && ran.err.contains("nothing was changed"), "{}", ran.err);
+        assert!(!site.folder.path().join(".env").exists());
+    }
+
+    #[test]
+    fn a_variable_that_beats_the_file_is_told() {
+        let mut site = Site::empty();
+        site.process.insert("HOST".into(), "127.0.0.1".into());
+        let ran = site.run(&["init", "--lan"]);
+        assert!(ran.status == 0 && ran.err.contains("variable HOST of this shell"), "{}", ran.err);
+        assert_eq!(site.run(&["init"]).err, "");
     }
 
     #[test]

@@ -122,6 +122,7 @@ fn loaded(world: &World<'_>, paths: &Paths) -> Result<Snapshot, Failure> {
 fn import(file: &str, args: &Args, world: &mut World<'_>) -> Result<u8, Failure> {
     let text = text_of(file, world).map_err(|error| Failure::Failed(format!("{file}: {error}")))?;
     let paths = world.paths();
+    let turn = command::turn(&paths.data);
     // The box's secret names and seals keys; it is made here when this runs before the first start.
     let (fingerprints, _) = boxfile::fingerprints(&paths.data);
     let snapshot = loaded(world, &paths)?;
@@ -133,13 +134,15 @@ fn import(file: &str, args: &Args, world: &mut World<'_>) -> Result<u8, Failure>
     let choice = Choice { select: args.select.clone().flatten(), providers: args.providers.clone() };
     let chosen = preview.choose(&choice, &|id| takes_keys(&snapshot, id).is_ok());
     let keys: Vec<NewKey> = chosen.keys.iter().map(|(_, key)| key.clone()).collect();
-    let (variables, _) = env::variables(&world.process, &paths.env_file);
+    let variables = env::variables(&world.process, &paths.env_file);
     let sealer =
         Sealer { data: &paths.data, fingerprints: &fingerprints, passphrase: passphrase(&variables) };
     let added = sealer.add(&keys, clock::now().wall_ms).map_err(Failure::Failed)?;
+    drop(turn);
     command::read_again(&paths.data);
-    // Those that were asked for by number and could not be added are a failure.
-    let status = if args.select.is_some() && !chosen.skipped.is_empty() { FAILED } else { DONE };
+    // Those that were asked for by number and could not be added are a failure, and so is a text that holds no key.
+    let missed = args.select.is_some() && !chosen.skipped.is_empty();
+    let status = if missed || preview.entries.is_empty() { FAILED } else { DONE };
     let rows = chosen.keys.iter().zip(&added);
     if args.json {
         let rows: Vec<Value> = rows
@@ -253,6 +256,19 @@ mod tests {
 
     const ENV: &str =
         "GROQ_API_KEY=gsk_a0123456789\nGROQ_API_KEY_2=\"gsk_b0123456789\" # two\nACME_KEY=acme-key-1\n";
+
+    #[test]
+    fn a_text_without_a_key_is_a_failure() {
+        let site = Site::empty();
+        for (name, text) in
+            [("cut.json", r#"{"groq": "gsk_a0123456789",,}"#), ("empty.env", ""), ("odd.env", "what\n")]
+        {
+            site.write(name, text);
+            let ran = site.run(&["keys", "import", name, "--json"]);
+            assert_eq!((ran.status, ran.json()["ok"].as_bool()), (1, Some(false)), "{name}");
+            assert_eq!(site.run(&["keys", "import", name]).status, 1, "{name}");
+        }
+    }
 
     #[test]
     fn keys_are_previewed_imported_listed_and_exported() {

@@ -1,5 +1,6 @@
 //! `freeway provider`: what there is, a new file, fresh model lists. `verify` has a file of its own.
 use std::ffi::OsString;
+use std::path::Path;
 
 use lexopt::prelude::*;
 use serde_json::{Value, json};
@@ -106,7 +107,7 @@ pub(super) fn load_all(paths: &Paths, world: &World<'_>) -> Result<Snapshot, Fai
 
 /// A client for the few calls of a command.
 pub(super) fn client(paths: &Paths, world: &World<'_>) -> Result<Client, Failure> {
-    let (variables, _) = env::variables(&world.process, &paths.env_file);
+    let variables = env::variables(&world.process, &paths.env_file);
     Client::new(ClientConfig::from_variables(&variables)).map_err(Failure::Failed)
 }
 
@@ -192,6 +193,9 @@ fn new(id: &str, line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     if path.exists() && !line.force {
         return Err(Failure::Failed(format!("{} is there already; --force overwrites it", path.display())));
     }
+    if let Some(problem) = taken(id, &path, line.force, &paths, world) {
+        return Err(Failure::Failed(problem));
+    }
     let failed = |error: std::io::Error| Failure::Failed(format!("{}: {error}", path.display()));
     prepare_folder(&paths).map_err(failed)?;
     std::fs::write(&path, file).map_err(failed)?;
@@ -209,6 +213,23 @@ fn new(id: &str, line: &Line, world: &mut World<'_>) -> Result<u8, Failure> {
     }
     world.say(format!("Then run: freeway provider verify {id}"));
     Ok(DONE)
+}
+
+/// Why a new file for this id would not do what is meant: another file has the id already.
+fn taken(id: &str, path: &Path, force: bool, paths: &Paths, world: &World<'_>) -> Option<String> {
+    // With a configuration that refuses nothing is known of the others.
+    let snapshot = world.load(paths).ok()?;
+    match snapshot.file_of(id)? {
+        // The file would take its place, with a made-up address and no models.
+        (_, None) if !force => Some(format!(
+            "{id} is built in already: `freeway provider verify {id} --apply` makes a copy to change; --force replaces it"
+        )),
+        (file, Some(_)) if path.file_name().is_none_or(|name| *name != *file) => Some(format!(
+            "{id} stands in {} already; change that file, or take another id",
+            paths.providers.join(file).display()
+        )),
+        _ => None,
+    }
 }
 
 /// Makes the folder of provider files where there is none.

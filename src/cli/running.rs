@@ -1,6 +1,7 @@
 //! The gateway that a command is about: the one that runs on this data folder, else the one that answers where these
 //! settings say.
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -22,6 +23,13 @@ pub fn address(settings: &Settings, port: Option<u16>) -> Result<SocketAddr, Fai
     Ok(SocketAddr::new(reachable(found.ip()), found.port()))
 }
 
+/// Where the gateway that owns a data folder listens, whatever the settings have become meanwhile; `None` where none does,
+/// or it could not say so.
+pub fn owner_of(data: &Path) -> Option<SocketAddr> {
+    let (address, _) = command::door(data).filter(|_| glance::is_owned(data))?;
+    Some(address)
+}
+
 /// The gateway, as far as one runs.
 pub enum Running {
     No,
@@ -40,10 +48,11 @@ pub struct Gateway {
 }
 
 impl Running {
-    /// Looks for it; `port` says where it listens in place of the folder and the settings.
-    pub fn find(snapshot: &Snapshot, port: Option<u16>) -> Running {
-        let owned = glance::is_owned(&snapshot.paths.data);
-        let door = command::door(&snapshot.paths.data).filter(|_| owned);
+    /// Looks for it; `port` says where it listens in place of the folder and the settings. Without a snapshot the settings
+    /// cannot be read, and the folder alone tells.
+    pub fn find(data: &Path, snapshot: Option<&Snapshot>, port: Option<u16>) -> Running {
+        let owned = glance::is_owned(data);
+        let door = command::door(data).filter(|_| owned);
         let nameless = door.is_none();
         let door = door.filter(|(address, _)| port.is_none_or(|port| port == address.port()));
         if let Some((address, word)) = door {
@@ -51,10 +60,10 @@ impl Running {
                 return Running::At(Gateway { address, uptime_s, ours: true, key: Some(word) });
             }
         }
-        let address = address(&snapshot.settings, port).ok();
+        let address = snapshot.and_then(|snapshot| address(&snapshot.settings, port).ok());
         match address.and_then(|address| Some((address, uptime_s(address)?))) {
             Some((address, uptime_s)) => {
-                let key = snapshot.admin_key().cloned();
+                let key = snapshot.and_then(Snapshot::admin_key).cloned();
                 // One that could not write where it is may be ours all the same.
                 Running::At(Gateway { address, uptime_s, ours: owned && nameless, key })
             }

@@ -26,7 +26,7 @@ use crate::relay::gateway::Gateway;
 const ALERTS_MAX: usize = 200;
 /// Callers told at once.
 const CALLERS_MAX: usize = 100;
-/// How long, and how many, findings of the scan are alerts.
+/// How long, and how many of each kind, findings of the scan are alerts.
 const FINDINGS_MS: u64 = 3_600_000;
 const FINDINGS_MAX: usize = 20;
 /// Limits of single models that are told of one provider, the most urgent ones.
@@ -142,22 +142,23 @@ fn callers(gateway: &Gateway, now: Now) -> Vec<Value> {
     all.iter().take(CALLERS_MAX).map(view).collect()
 }
 
-/// What the scan found within the last hour, as far as it is more than a trifle.
+/// What the scan found within the last hour. Trifles, such as an address of e-mail, are told as nothing to worry about and
+/// take no room from the rest.
 fn findings(gateway: &Gateway, now: Now) -> Vec<Alert> {
     let recent =
         gateway.found.newest().into_iter().filter(|found| now.wall_ms.abs_diff(found.at_ms) <= FINDINGS_MS);
     let alert = |found: Arc<Found>| {
         let worst = found.findings.iter().max_by_key(|finding| finding.rule.severity)?;
-        if worst.rule.severity == Severity::Low {
-            return None;
-        }
+        let level = if worst.rule.severity == Severity::Low { Level::Ok } else { Level::Warn };
         let who = found.client.as_deref().map(|client| format!(" of {client}")).unwrap_or_default();
         let what = if found.refused { "was refused for" } else { "held" };
         let message =
             format!("a request{who} {what} {} ({}) in {}", worst.rule.name, worst.sample, worst.path);
-        Some(Alert { level: Level::Warn, source: "scan", message, provider_id: None })
+        Some(Alert { level, source: "scan", message, provider_id: None })
     };
-    recent.filter_map(alert).take(FINDINGS_MAX).collect()
+    let (trifles, rest): (Vec<Alert>, Vec<Alert>) =
+        recent.filter_map(alert).partition(|alert| alert.level == Level::Ok);
+    rest.into_iter().take(FINDINGS_MAX).chain(trifles.into_iter().take(FINDINGS_MAX)).collect()
 }
 
 /// What is amiss with the box itself.

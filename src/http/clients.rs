@@ -9,6 +9,7 @@ use super::change::{bad, change, only};
 use super::conn::Admission;
 use super::path;
 use super::routes::Visit;
+use super::sock;
 use crate::base::clock;
 use crate::base::text::truncate;
 use crate::catalog::client_key::{ClientRules, RULE_MEMBERS};
@@ -35,8 +36,10 @@ pub fn create(visit: Visit<'_>) -> Admission {
         let name = name.ok_or_else(|| bad("name", "must be a text that is not empty"))?;
         let rules = ClientRules::read("", &members).map_err(|error| about_member(&error))?;
         let now_ms = clock::now().wall_ms;
+        let turn = sock::lock_folder(&gateway.data);
         let (key, made) =
             clients::add(&gateway.data, name, rules, now_ms).map_err(|error| not_changed(&error))?;
+        drop(turn);
         reload(&gateway);
         Ok(answer(201, &json!({"ok": true, "client": made.to_json(), "key": key})))
     })
@@ -55,7 +58,9 @@ pub fn revoke(visit: Visit<'_>) -> Admission {
 fn revoke_one(gateway: &Gateway, which: &str) -> Result<Answer, ApiError> {
     let may_go = clients::may_revoke(&gateway.snapshot().settings, which);
     may_go.map_err(|error| ApiError::new(400, "invalid_body", error))?;
+    let turn = sock::lock_folder(&gateway.data);
     let revoked = clients::revoke(&gateway.data, which).map_err(|error| not_changed(&error))?;
+    drop(turn);
     let revoked = revoked.ok_or_else(|| absent(which))?;
     reload(gateway);
     let (id, name) = (revoked.principal().to_string(), &revoked.name);

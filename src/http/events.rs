@@ -1,6 +1,8 @@
 //! `GET /api/events`: the log as it happens, as server-sent events on the reader's own thread. A page that hangs up, or
 //! reads too slowly, costs nobody else anything.
 use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
@@ -9,8 +11,11 @@ use serde_json::json;
 use super::answer::{Answer, Responder, Stream};
 use super::conn::{Admission, Next};
 use super::exchange::Terms;
-use super::path;
+use super::head::Head;
+use super::permit::{self, Entry, Right};
+use super::rights::Doorkeeper;
 use super::routes::Visit;
+use super::{browser, path};
 use crate::base::clock;
 use crate::relay::feed::{News, READERS_MAX};
 use crate::relay::gateway::Gateway;
@@ -34,12 +39,18 @@ pub fn watch(visit: Visit<'_>) -> Admission {
     let last = path::query_value(visit.head.query(), "lastEventId").map(|id| id.into_owned());
     let last = visit.head.header("last-event-id").map(str::to_owned).or(last);
     let backlog = path::query_value(visit.head.query(), "backlog").and_then(|count| count.parse().ok());
-    let gateway = std::sync::Arc::clone(visit.gateway);
+    let gateway = Arc::clone(visit.gateway);
+    let guest = Guest {
+        gateway: Arc::clone(&gateway),
+        keeper: Arc::clone(visit.keeper),
+        head: visit.head.clone(),
+        peer: visit.peer,
+    };
     let since = since(last.as_deref(), gateway.turns.run(), backlog);
     let terms = Terms { max_bytes: 0, ..visit.terms(0) };
     let run = move |responder: Responder| match gateway.turns.watch(since) {
         // A reader that is gone is no matter.
-        Some(watch) => drop(tell(responder, &gateway, &watch)),
+        Some(watch) => drop(tell(responder, &guest, &watch)),
         None => drop(responder.error(&full())),
     };
     Admission::Body(terms, Box::new(|_| Next::Here(Box::new(run))))
@@ -59,8 +70,35 @@ fn since(last: Option<&str>, run: u64, backlog: Option<usize>) -> Since {
     Since::Seq(own.and_then(|(_, seq)| seq.parse().ok()).unwrap_or(0))
 }
 
-/// Streams until the reader leaves or the gateway stops.
-fn tell(responder: Responder, gateway: &Gateway, watch: &Watch<'_>) -> io::Result<()> {
+/// Who reads, by the request that began it.
+struct Guest {
+    gateway: Arc<Gateway>,
+    keeper: Arc<Doorkeeper>,
+    head: Head,
+    peer: SocketAddr,
+}
+
+impl Guest {
+    /// Whether the same request would be let in now: a stream may outlive its key, or the sign-in behind its cookie.
+    fn is_welcome(&self) -> bool {
+        let snapshot = self.gateway.snapshot();
+        let entry = Entry {
+            head: &self.head,
+            peer: self.peer,
+            settings: &snapshot.settings,
+            keeper: &self.keeper,
+            right: Right::Owner,
+            of_owner: true,
+            inference: false,
+            origin: browser::origin(&self.head, &snapshot.settings),
+        };
+        permit::judge(&entry).is_ok()
+    }
+}
+
+/// Streams until the reader leaves or has no right to it any more, or the gateway stops.
+fn tell(responder: Responder, guest: &Guest, watch: &Watch<'_>) -> io::Result<()> {
+    let gateway = &*guest.gateway;
     let mut stream =
         responder.stream(200, vec![("content-type", EVENTS.into()), ("x-accel-buffering", "no".into())]);
     let hello = json!({"at": clock::now().wall_ms, "backlog": watch.backlog.len()});
@@ -72,6 +110,9 @@ fn tell(responder: Responder, gateway: &Gateway, watch: &Watch<'_>) -> io::Resul
     let mut ping_at = clock::instant() + PING_EVERY;
     loop {
         let news = watch.watcher.news.recv_deadline(ping_at.min(clock::instant() + LOOK_EVERY));
+        if !matches!(news, Err(RecvTimeoutError::Disconnected)) && !guest.is_welcome() {
+            return stream.end(b"");
+        }
         match news {
             Ok(News::Turn(turn)) => stream.frame(turn_frame(gateway, &turn).as_bytes())?,
             Ok(News::Changed(what)) => {

@@ -9,8 +9,9 @@ use super::answer::Answer;
 use super::change::{Members, bad, change_up_to, flag, only, spoken_change};
 use super::conn::{Admission, Next};
 use super::overrides::{decoded, known_provider};
-use super::path;
+use super::query::Query;
 use super::routes::Visit;
+use super::sock;
 use crate::base::clock;
 use crate::base::text::Secret;
 use crate::catalog::fields::shown;
@@ -20,7 +21,7 @@ use crate::catalog::key_names::KeyNames;
 use crate::catalog::load::Snapshot;
 use crate::catalog::pool::PASTED;
 use crate::catalog::provider::{Auth, Key, Provider};
-use crate::catalog::vault::{NewKey, Which};
+use crate::catalog::vault::{NewKey, Sealer, Which};
 use crate::discover::{self, Which as Lists};
 use crate::relay::gateway::Gateway;
 use crate::route::health::KeyHealth;
@@ -41,8 +42,7 @@ pub fn paste(visit: Visit<'_>) -> Admission {
         let label = text(&members, "label")?.map(str::to_owned);
         let new = NewKey { provider: id.clone(), secret: Secret::new(secret), label };
         let masked = new.secret.masked();
-        let added =
-            gateway.with_sealer(|sealer| sealer.add(&[new], clock::now().wall_ms)).map_err(vault_error)?;
+        let added = change_vault(&gateway, |sealer| sealer.add(&[new], clock::now().wall_ms))?;
         let snapshot = take_up(&gateway);
         let provider = provider(&snapshot, &id);
         let known = added.first().is_some_and(|added| added.known);
@@ -72,7 +72,7 @@ pub fn forget(visit: Visit<'_>) -> Admission {
             (None, Some(mask)) => Which::Mask(mask),
             (None, None) => Which::All,
         };
-        let removed = gateway.with_sealer(|sealer| sealer.remove(&id, which)).map_err(vault_error)?;
+        let removed = change_vault(&gateway, |sealer| sealer.remove(&id, which))?;
         if removed == 0 {
             // Only then: keys of a provider whose file is gone can still be removed.
             known_provider(&gateway.snapshot(), &id)?;
@@ -173,7 +173,7 @@ fn add(gateway: &Arc<Gateway>, preview: &Preview, choice: &Choice) -> Result<Val
     let snapshot = gateway.snapshot();
     let chosen = preview.choose(choice, &|id| takes_keys(&snapshot, id).is_ok());
     let keys: Vec<NewKey> = chosen.keys.iter().map(|(_, key)| key.clone()).collect();
-    let added = gateway.with_sealer(|sealer| sealer.add(&keys, clock::now().wall_ms)).map_err(vault_error)?;
+    let added = change_vault(gateway, |sealer| sealer.add(&keys, clock::now().wall_ms))?;
     take_up(gateway);
     let rows: Vec<Value> = chosen
         .keys
@@ -219,12 +219,10 @@ fn named_providers(members: &Members) -> Result<BTreeMap<usize, String>, ApiErro
 
 /// `GET /api/keys/export?format=json|env|csv[&healthy=true]`: the keys in plain text.
 pub fn export(visit: Visit<'_>) -> Admission {
-    let value = |name| path::query_value(visit.head.query(), name);
-    let Some(format) = value("format").map_or(Some(Format::Json), |name| Format::by_name(&name)) else {
-        let error = ApiError::bad_field("invalid_body", "format", "format: is none of env, json and csv");
-        return visit.answer(Answer::error(&error));
+    let (format, healthy_only) = match export_query(visit.head.query()) {
+        Ok(asked) => asked,
+        Err(error) => return visit.answer(Answer::error(&error)),
     };
-    let healthy_only = value("healthy").is_some_and(|value| value != "0" && value != "false");
     let (snapshot, now) = (visit.gateway.snapshot(), clock::now());
     let text = {
         let live = visit.gateway.live.lock();
@@ -245,6 +243,26 @@ pub fn export(visit: Visit<'_>) -> Admission {
         Answer::of_type(200, kind, text.into_bytes())
             .header("content-disposition", format!("attachment; filename=\"{file}\"")),
     )
+}
+
+/// The format, and whether only keys that are not known to be refused are wanted.
+fn export_query(query: &str) -> Result<(Format, bool), ApiError> {
+    let query = Query::read(query, &["format", "healthy"])?;
+    let formats = [("json", Format::Json), ("env", Format::Env), ("csv", Format::Csv)];
+    let flags = [("true", true), ("1", true), ("false", false), ("0", false)];
+    Ok((
+        query.word("format", &formats)?.unwrap_or(Format::Json),
+        query.word("healthy", &flags)?.unwrap_or(false),
+    ))
+}
+
+/// Changes the file of pasted keys when it is our turn: commands of the terminal change it, too.
+fn change_vault<T>(
+    gateway: &Gateway,
+    act: impl FnOnce(&Sealer<'_>) -> Result<T, String>,
+) -> Result<T, ApiError> {
+    let _turn = sock::lock_folder(&gateway.data);
+    gateway.with_sealer(act).map_err(vault_error)
 }
 
 /// Lets changed keys count at once; a provider that just got its first one may have no models yet.

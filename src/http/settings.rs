@@ -109,7 +109,7 @@ impl Form {
             }
             Shape::Text => form("text"),
             Shape::Word(words) => Form { words: Some(words), ..form("word") },
-            Shape::Texts | Shape::Addresses | Shape::Origins => form("list"),
+            Shape::Texts | Shape::Addresses | Shape::Origins | Shape::Hosts => form("list"),
             Shape::Secret | Shape::Keys => form("secret"),
             Shape::TextMap | Shape::Profiles | Shape::Bench | Shape::NumberMap => form("object"),
         }

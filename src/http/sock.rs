@@ -1,15 +1,19 @@
-//! The operating system's calls that the standard library does not offer, on sockets, descriptors, memory, disks, names
-//! and the clock.
+//! The operating system's calls that the standard library does not offer, on sockets, descriptors, memory, disks, locks,
+//! names and the clock.
 //! The one file of this program with `unsafe`, so nothing here decides anything.
 #![allow(unsafe_code)]
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use socket2::SockAddr;
+
+use crate::base::clock;
 
 /// Both ends of a connection, which together tell it from every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,6 +78,31 @@ pub fn free_bytes(path: &Path) -> Option<u64> {
     // The width of these numbers differs between machines.
     #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
     Some((found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
+}
+
+/// Held while files of a folder are read and written again, so that the gateway and the commands of a terminal lose no
+/// change of each other. It ends with the process that holds it.
+pub struct FolderLock(#[expect(dead_code, reason = "the lock goes when the file is closed")] Option<File>);
+
+/// Longest wait for others, who need milliseconds; then the change is made all the same.
+const FOLDER_LOCK_MAX: Duration = Duration::from_secs(5);
+/// Time between two looks whether it is our turn.
+const FOLDER_LOCK_STEP_MS: libc::c_int = 2;
+
+/// Waits for the turn to change files of `folder`. A folder that is not there, or a file system without locks, has no
+/// turns.
+pub fn lock_folder(folder: &Path) -> FolderLock {
+    let Ok(file) = File::open(folder) else { return FolderLock(None) };
+    let ends = clock::instant() + FOLDER_LOCK_MAX;
+    // SAFETY: the descriptor is that of a live file, and the call touches nothing else.
+    while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock || clock::instant() >= ends {
+            break;
+        }
+        // SAFETY: a wait for none of no descriptors touches no memory.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, FOLDER_LOCK_STEP_MS) };
+    }
+    FolderLock(Some(file))
 }
 
 /// Whether the kernel's clock follows a better one; `None` where the kernel may not be asked.

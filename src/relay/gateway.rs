@@ -197,10 +197,14 @@ impl Gateway {
     pub fn reload(&self) -> Result<Arc<Snapshot>, Vec<Issue>> {
         // Held to the end: two loads at once would make two snapshots of one number.
         let mut slots = self.slots.lock();
-        let paths = Paths { data: self.data.clone(), ..env::places(&self.process, &self.current) };
+        let previous = self.snapshot();
+        // Where everything is may stand in the `.env` file, which keeps its last good version.
+        let paths = match env::read_file(&previous.paths.env_file) {
+            Ok(_) => Paths { data: self.data.clone(), ..env::places(&self.process, &self.current) },
+            Err(_) => previous.paths.clone(),
+        };
         // `freeway provider refresh` leaves what it finds on disk.
         let discovered = self.learn_models(load::read_discovered(&self.data).lists);
-        let previous = self.snapshot();
         let inputs = Inputs {
             paths: &paths,
             process: &self.process,
@@ -229,7 +233,20 @@ impl Gateway {
         change: impl FnOnce(&Snapshot) -> Result<Map<String, Value>, ApiError>,
     ) -> Result<Arc<Snapshot>, ApiError> {
         let _alone = self.overriding.lock();
-        let snapshot = self.snapshot();
+        let mut snapshot = self.snapshot();
+        // What the owner has written by hand meanwhile counts too, and must not be written over where it has a slip.
+        match overrides::read_file(&self.data) {
+            Ok(found) if found.document() == snapshot.overrides.document() => {}
+            Ok(_) => snapshot = self.reload().unwrap_or(snapshot),
+            Err(faults) => {
+                let fault = faults.first().map_or("", String::as_str);
+                let what = format!(
+                    "{}: {fault}; mend it or move it away first; nothing was changed",
+                    overrides::FILE
+                );
+                return Err(ApiError::new(500, "", what));
+            }
+        }
         let faulty = |fault: &str| {
             let place = fault.split_once(": ").map_or("", |(place, _)| place);
             ApiError::bad_field("invalid_body", place, fault)

@@ -105,6 +105,14 @@ fn blocked(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
     if is(Why::Config) || (all.is_empty() && !anybody) {
         return not_configured(all, ask, asked);
     }
+    if all.is_empty() && ask.kind == Kind::Chat {
+        // Not that they could not do it: a profile whose models are gone, or a provider whose list has not come yet.
+        let message = format!(
+            "no model is there for `{model}` just now: none of those that it stands for is known, or no model list has \
+             been fetched; `freeway doctor` tells more"
+        );
+        return ApiError::new(503, "no_provider_configured", message);
+    }
     lacks_capability(all, ask, asked)
 }
 

@@ -458,3 +458,20 @@ fn the_command_line_wins_over_every_variable() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.err.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{ran:?}");
 }
+
+#[test]
+fn a_new_provider_never_takes_the_place_of_another() {
+    let terminal = Terminal::new();
+    // Its file would have a made-up address, no models, and the name of a good one.
+    terminal.run("provider new groq").failed("groq is built in");
+    assert!(!terminal.path().join("providers").exists());
+    terminal.run("provider new groq --force --json").ok();
+    terminal.write(
+        "providers/mine.json",
+        r#"{"id": "acme", "baseUrl": "https://acme.example/v1", "auth": {"type": "none"}}"#,
+    );
+    for line in ["provider new acme", "provider new acme --force"] {
+        terminal.run(line).failed("mine.json already");
+    }
+    terminal.run("config check --json").ok();
+}

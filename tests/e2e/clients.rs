@@ -212,3 +212,86 @@ fn the_last_key_of_an_open_gateway_stays() {
     let id = only["client"]["id"].as_str().expect("an id");
     as_owner(&gateway, Request::new("DELETE", &format!("/api/clients/{id}"))).ok();
 }
+
+#[test]
+fn a_damaged_file_of_keys_lets_nobody_in() {
+    let alpha = mock("alpha");
+    let mut gateway = Gateway::over([provider(&alpha)]);
+    let key = gateway
+        .post("/api/clients", &json!({"name": "phone"}))
+        .at("/key")
+        .as_str()
+        .expect("a key")
+        .to_owned();
+    let closed = |gateway: &Gateway| {
+        gateway.chat("m").error(401, "invalid_api_key");
+        ask(gateway, &key).ok();
+    };
+    closed(&gateway);
+    let path = gateway.folder().join("data/clients.json");
+    let whole = std::fs::read_to_string(&path).expect("the file");
+    for bad in [&whole[..whole.len() / 2], "", r#"{"clients": {}}"#] {
+        gateway.write("data/clients.json", bad);
+        let told = gateway.send(&Request::new("POST", "/api/reload").key(&key)).ok();
+        assert!(told.at("/issues").to_string().contains("the last good keys go on"), "{told}");
+        closed(&gateway);
+    }
+    gateway.stop();
+    // Nobody remembers the keys: it does not start with an open door.
+    let terminal = terminal_of(&gateway);
+    let ran = terminal.run("serve --port 0");
+    assert_eq!(ran.code, Some(78), "{ran:?}");
+    assert!(ran.err.contains("clients.json has a fault"), "{ran:?}");
+    terminal.run("clients list").failed("clients.json");
+    gateway.write("data/clients.json", &whole);
+    gateway.start_again();
+    closed(&gateway);
+}
+
+#[test]
+fn a_key_that_is_revoked_while_the_configuration_is_bad_is_gone() {
+    let alpha = mock("alpha");
+    let gateway = owned(&alpha);
+    let terminal = terminal_of(&gateway);
+    let made = terminal.run("clients new phone --json").ok();
+    let key = made["key"].as_str().expect("a key");
+    ask(&gateway, key).ok();
+    gateway.write("freeway.config.json", r#"{"maxAttempts": "many"}"#);
+    as_owner(&gateway, Request::new("POST", "/api/reload")).ok();
+    ask(&gateway, key).ok();
+    terminal.run("clients revoke phone --json").ok();
+    ask(&gateway, key).error(401, "invalid_api_key");
+}
+
+#[test]
+fn changes_of_the_terminal_and_of_the_page_at_once_are_all_kept() {
+    const EACH: usize = 8;
+    let alpha = mock("alpha");
+    let gateway = owned(&alpha);
+    let terminal = terminal_of(&gateway);
+    std::thread::scope(|scope| {
+        for n in 0..EACH {
+            let (gateway, terminal) = (&gateway, &terminal);
+            scope.spawn(move || terminal.run(&format!("clients new t{n} --json")).ok());
+            scope.spawn(move || {
+                let made =
+                    as_owner(gateway, Request::post("/api/clients", &json!({"name": format!("p{n}")})));
+                assert_eq!(made.status(), 201, "{made}");
+            });
+            let (one, file) = (format!("alpha-of-the-page-{n}"), format!("{n}.env"));
+            gateway.write(&file, format!("ALPHA_API_KEY=alpha-of-a-file-{n}\n"));
+            scope.spawn(move || {
+                as_owner(gateway, Request::post("/api/providers/alpha/key", &json!({"key": one}))).ok();
+            });
+            let file = gateway.folder().join(file).display().to_string();
+            scope.spawn(move || terminal.run(&format!("keys import {file} --json")).ok());
+        }
+    });
+    as_owner(&gateway, Request::new("POST", "/api/reload")).ok();
+    let count = |path: &str, list: &str, source: &str| {
+        let all = as_owner(&gateway, Request::get(path)).ok().at(list);
+        all.as_array().expect("a list").iter().filter(|one| one["source"] == source).count()
+    };
+    assert_eq!(count("/api/clients", "/clients", "clients"), 2 * EACH);
+    assert_eq!(count("/api/keys", "/keys", "vault"), 2 * EACH);
+}

@@ -186,3 +186,17 @@ fn health_asks_the_gateway_of_this_folder() {
     gateway.stop();
     assert_eq!(ask(gateway.folder(), port).status.code(), Some(1));
 }
+
+#[test]
+fn health_finds_the_gateway_wherever_it_listens() {
+    let gateway = Gateway::builder().start();
+    let ask =
+        || ran(Command::new(freeway()).args(["health", "--json"]).current_dir(gateway.folder()).env_clear());
+    // Another port counts from the next start on, and a bad file not at all.
+    for settings in ["{\"port\": 9}", "{\"port\": \"nine\"}", "{"] {
+        gateway.write("freeway.config.json", settings);
+        let alive = ask();
+        assert!(alive.status.success(), "{settings}: {}", text(&alive));
+        assert!(text(&alive).contains(&gateway.addr().to_string()), "{}", text(&alive));
+    }
+}

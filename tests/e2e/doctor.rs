@@ -363,3 +363,19 @@ fn d_a_limit_of_the_moment_deletes_nothing_and_every_key_is_asked() {
     assert_eq!(chats_of("dead-key-0001"), 0, "a refused key is asked no more");
     assert_eq!(chats_of("good-key-0002"), 4, "a second opinion on three, and one that it ought to get");
 }
+
+#[test]
+fn a_gateway_that_goes_on_in_spite_of_a_bad_file_is_found() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::over([provider(&alpha)]);
+    gateway.write("freeway.config.json", "{\"maxAttempts\": \"many\"}");
+    let terminal = beside(&gateway);
+    let (code, found) = terminal.json("doctor --json");
+    assert_eq!(
+        (code, &found["gateway"]["address"]),
+        (Some(1), &json!(gateway.addr().to_string())),
+        "{found}"
+    );
+    let (code, route) = terminal.json("doctor route m --json");
+    assert_eq!((code, refs(&route, "candidates")), (Some(0), vec!["alpha/m".to_owned()]), "{route}");
+}

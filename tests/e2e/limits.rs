@@ -114,6 +114,16 @@ fn findings_go_through_unless_told_otherwise() {
     gateway.chat_with("m", prompt(format!("is {key} still good?"))).ok();
     assert!(chats(&alpha)[0].json().to_string().contains(&key), "what goes through is not changed");
     assert!(!gateway.log().contains(&key));
+    // What is hardly worth a word is told as that.
+    gateway.chat_with("m", prompt("write to somebody@example.com".into())).ok();
+    let told = gateway.get("/api/alerts").ok().never_says("somebody@example.com").at("/alerts");
+    let of_scan = |level: &str| {
+        let all = told.as_array().expect("a list").iter();
+        all.filter(|one| one["source"] == "scan" && one["level"] == level)
+            .map(|one| one["message"].to_string())
+            .collect::<String>()
+    };
+    assert!(of_scan("warn").contains("openai-key") && of_scan("ok").contains("email"), "{told}");
 }
 
 #[test]

@@ -186,3 +186,36 @@ fn b10_a_reader_that_stalls_holds_up_nobody_and_is_told_what_it_missed() {
     gateway.chat("m").ok();
     assert_eq!(stalled.expect("log").data["requestedModel"], "m", "it has caught up");
 }
+
+/// Whether a reader hears this before its stream ends.
+fn hears(reader: &mut Reader, words: &str) -> bool {
+    std::iter::from_fn(|| reader.next()).any(|told| told.data.to_string().contains(words))
+}
+
+#[test]
+fn a_reader_that_has_lost_its_right_hears_no_more() {
+    let alpha = mock("alpha");
+    let gateway = Gateway::builder()
+        .provider(provider(&alpha))
+        .file(".env", "FREEWAY_ADMIN_KEY=fw-the-old-admin-key\n")
+        .start();
+    let say = |words: &str| {
+        gateway.chat_with("m", json!({"messages": [{"role": "user", "content": words}]})).ok();
+    };
+    let as_owner = |request: Request| request.key("fw-the-old-admin-key");
+    let mut by_key = Reader::open(&gateway, &as_owner(Request::get("/api/events")));
+    let signed_in = gateway.post("/api/session", &json!({"key": "fw-the-old-admin-key"})).ok();
+    let cookie = signed_in.header("set-cookie").and_then(|all| all.split(';').next()).expect("a cookie");
+    let with_cookie = |method: &str, path: &str| Request::new(method, path).header("cookie", cookie);
+    let mut by_cookie = Reader::open(&gateway, &with_cookie("GET", "/api/events"));
+    say("to both of them");
+    assert!(hears(&mut by_key, "to both of them") && hears(&mut by_cookie, "to both of them"));
+    gateway.send(&with_cookie("DELETE", "/api/session")).ok();
+    say("to the key alone");
+    assert!(hears(&mut by_key, "to the key alone"));
+    assert!(!hears(&mut by_cookie, "to the key alone"), "it signed out");
+    gateway.write(".env", "FREEWAY_ADMIN_KEY=fw-the-new-admin-key\n");
+    gateway.send(&as_owner(Request::new("POST", "/api/reload"))).ok();
+    say("to neither of them");
+    assert!(!hears(&mut by_key, "to neither of them"), "its key was changed");
+}

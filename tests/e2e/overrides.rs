@@ -172,3 +172,28 @@ fn a_bad_file_keeps_the_last_good_overrides_and_is_told() {
     assert_eq!(told(&gateway.get("/api/providers").ok().at("/issues")), 1);
     gateway.chat("m").ok().served_by("alpha");
 }
+
+#[test]
+fn what_was_written_by_hand_is_neither_lost_nor_written_over() {
+    let (_alpha, _beta, mut gateway) = two();
+    let path = gateway.folder().join("data/overrides.json");
+    let off = json!({"enabled": false});
+    gateway.post("/api/providers/alpha/enabled", &off).ok();
+    // Not yet read by anybody when the page changes something else.
+    gateway.write("data/overrides.json", r#"{"providers": {"alpha": {"enabled": false, "priority": 7}}}"#);
+    let kept = put(&gateway, "/api/overrides/aliases/mine", &json!({"target": "beta/m"})).ok();
+    assert_eq!(kept.at("/overrides/providers/alpha/priority"), json!(7));
+    // One with a slip is left as it is, before a restart and behind it.
+    let slip = r#"{"providers": {"alpha": {"enabled": false}}"#;
+    gateway.write("data/overrides.json", slip);
+    for _ in 0..2 {
+        let refused = gateway.post("/api/providers/beta/enabled", &off);
+        assert_eq!(refused.status(), 500, "{refused}");
+        assert!(refused.text().contains("mend it or move it away"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&path).expect("the file"), slip);
+        gateway.restart();
+    }
+    std::fs::remove_file(&path).expect("it was there");
+    gateway.post("/api/providers/beta/enabled", &off).ok();
+    gateway.chat("m").ok().served_by("alpha");
+}

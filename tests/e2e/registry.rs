@@ -287,3 +287,27 @@ fn w3_lists_of_every_shape_are_read() {
         assert_eq!(gateway.provider_view("alpha")["models"].as_array().map(Vec::len), Some(1), "{path}");
     }
 }
+
+#[test]
+fn an_env_file_that_cannot_be_read_opens_nothing() {
+    let alpha = mock("alpha");
+    let mut gateway = Gateway::builder()
+        .provider(provider(&alpha))
+        .file(".env", "FREEWAY_KEYS=fw-of-the-file\nFREEWAY_ADMIN_KEY=fw-admin-of-the-file\n")
+        .start();
+    let owner = |request: Request| request.key("fw-admin-of-the-file");
+    gateway.chat("m").error(401, "invalid_api_key");
+    // As an editor of another encoding leaves it.
+    gateway.write(".env", b"# f\xfcr alle\nFREEWAY_KEYS=fw-of-the-file\n");
+    let told = gateway.send(&owner(Request::new("POST", "/api/reload"))).ok();
+    assert!(issues(&told).contains("the last good variables go on"), "{told}");
+    gateway.chat("m").error(401, "invalid_api_key");
+    gateway.send(&Request::chat(&hello("m")).key("fw-of-the-file")).ok();
+    gateway.get("/api/stats").error(401, "invalid_api_key");
+    gateway.stop();
+    let mut terminal = Terminal::new();
+    terminal.env("FREEWAY_ROOT", &gateway.folder().display().to_string());
+    let ran = terminal.run("serve --port 0");
+    assert_eq!(ran.code, Some(78), "{ran:?}");
+    assert!(ran.err.contains(".env: cannot be read: is not UTF-8"), "{ran:?}");
+}

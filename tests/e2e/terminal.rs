@@ -480,3 +480,13 @@ fn not_everybody_can_be_held_at_once() {
     assert!((16..=24).contains(&refused), "{refused} of 40 were not held");
     assert!(answers.iter().all(|answer| [200, 429].contains(&answer.status())));
 }
+
+#[test]
+fn row_configuration_is_503_for_a_profile_whose_models_are_gone() {
+    let alpha = mock("alpha");
+    let settings = json!({"profiles": {"mine": ["beta/m"]}, "activeProfile": "mine"});
+    let gateway = Gateway::builder().provider(provider(&alpha)).settings(settings).start();
+    let refused = gateway.chat("auto").error(503, "no_provider_configured");
+    assert!(refused.text().contains("freeway doctor"), "{refused}");
+    gateway.chat("m").ok();
+}
