@@ -168,7 +168,7 @@ impl Responder {
         self.exchange.cut()
     }
 
-    /// Whether the client is known to have left.
+    /// Whether the client has left.
     pub fn is_abandoned(&self) -> bool {
         self.exchange.cut().is_cut()
     }
@@ -216,7 +216,13 @@ impl Responder {
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        if !self.answered && !self.is_abandoned() {
+        if self.answered {
+            return;
+        }
+        if self.is_abandoned() {
+            // A client that has only stopped sending would take the answer to its next request for the one to this.
+            self.exchange.fail();
+        } else {
             // A client that cannot be told is gone.
             let _ = self.send(&self.terms.error_answer(&internal_error()));
         }

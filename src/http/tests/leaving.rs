@@ -101,6 +101,19 @@ fn pipelined_requests_wait_for_their_turn() {
 }
 
 #[test]
+fn a_request_that_was_left_is_the_last_to_be_answered() {
+    let house = House::new();
+    let mut client = house.client();
+    client.send(format!("{}{NOW}", post("/hold", "left")));
+    house.expect_news("began");
+    client.socket.shutdown(Shutdown::Write).unwrap();
+    house.expect_news("cut");
+    // It still reads, and would take any answer for that to its first request.
+    client.expect_close();
+    house.expect_nobody();
+}
+
+#[test]
 fn requests_that_tiny_http_may_have_read_ahead_are_never_half_seen() {
     // The second request follows so closely that some of it may come while tiny_http reads the first. Then the first
     // answer must close the connection; otherwise the second is served. Nothing else may happen.
