@@ -20,8 +20,9 @@ use super::line::{LINGER_BODY_BYTES_MAX, LINGER_BYTES_MAX, Line};
 use super::server::House;
 use super::workers::Entry;
 use crate::base::clock;
+use crate::upstream::cut::Cut;
 
-/// Decides about requests. Called on the reader thread with a checked head, before the body.
+/// Decides about requests. Called on the connection's thread with a checked head, before the body.
 pub type Door = Box<dyn Fn(Head, SocketAddr) -> Admission + Send + Sync>;
 
 /// What the door says about a head.
@@ -37,10 +38,28 @@ pub enum Admission {
 /// What is to be done with a request that is whole.
 pub enum Next {
     Answer(Answer),
-    /// For a worker: it calls upstreams. When no place is free and the queue is full, the client gets a 503.
-    Work(Box<dyn FnOnce(Responder)>),
-    /// For whoever read it, so that upstream calls cannot starve it: live views and the like.
+    /// It calls upstreams, on a worker's place. When none is free and the queue is full, the client gets a 503.
+    Work(Box<dyn Work>),
+    /// It needs no place, so that upstream calls cannot starve it: live views and the like.
     Here(Box<dyn FnOnce(Responder)>),
+}
+
+/// What calls upstreams for a request.
+pub trait Work {
+    /// What ends its calls, and its wait for a place before them. `own` is cut when the client leaves.
+    fn ended_by(&self, own: &Arc<Cut>) -> Arc<Cut> {
+        Arc::clone(own)
+    }
+
+    /// Answers. Without a place if it was ended before it had one: then it calls nobody, but a request that nobody waits
+    /// for is to be noted all the same.
+    fn run(self: Box<Self>, responder: Responder);
+}
+
+impl<F: FnOnce(Responder)> Work for F {
+    fn run(self: Box<Self>, responder: Responder) {
+        self(responder);
+    }
 }
 
 /// The requests of one connection as tiny_http reads them; it ends at the first that tiny_http refuses.
@@ -255,7 +274,9 @@ impl Reader<'_> {
         };
         match self.guarded(|| then(body)) {
             Some(Next::Answer(answer)) => self.answer(framing, &answer, &terms.headers),
-            Some(Next::Work(run)) => self.carry(framing, terms, share, |responder| self.work(responder, run)),
+            Some(Next::Work(work)) => {
+                self.carry(framing, terms, share, |responder| self.work(responder, work))
+            }
             Some(Next::Here(run)) => self.carry(framing, terms, share, run),
             None => self.answer(framing, &terms.error_answer(&internal_error()), &terms.headers),
         }
@@ -273,16 +294,15 @@ impl Reader<'_> {
         After::Close
     }
 
-    /// Runs what needs a worker, also when the client has left while its request waited: its cut handle says so, and a
-    /// request that nobody waits for is to be noted all the same.
-    fn work(&self, responder: Responder, run: impl FnOnce(Responder)) {
-        match self.house.workers.enter(&Arc::clone(responder.cut())) {
+    /// Runs `work` on a place of its own.
+    fn work(&self, responder: Responder, work: Box<dyn Work>) {
+        match self.house.workers.enter(&work.ended_by(responder.cut())) {
             Entry::Full => {
                 let full = Refusal::overloaded("all workers are busy and the queue is full");
                 // Whether the client could be told or not, the exchange is over.
                 let _ = responder.error(&full.to_error());
             }
-            _place => run(responder),
+            _place => work.run(responder),
         }
     }
 

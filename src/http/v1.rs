@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fields, Responder, Stream};
-use super::conn::{Admission, Next};
+use super::conn::{Admission, Next, Work};
 use super::head::Head;
 use super::routes::Visit;
 use super::{limits, path, rights};
@@ -18,11 +18,14 @@ use crate::catalog::load::Snapshot;
 use crate::catalog::names::{Kind, Resolution, SUGGESTIONS_MAX};
 use crate::catalog::settings::Strategy;
 use crate::relay::admitted::Admitted;
+use crate::relay::gateway::Gateway;
+use crate::relay::intake::{self, Course};
 use crate::relay::outlet::{Outlet, Sink};
 use crate::relay::route_info::RouteInfo;
+use crate::relay::sessions;
 use crate::relay::turn::{Controls, Operation, Request};
-use crate::relay::{intake, sessions};
 use crate::route::terminal;
+use crate::upstream::cut::Cut;
 use crate::wire::body::Body;
 use crate::wire::chat::ChatFacts;
 use crate::wire::embeddings::EmbeddingFacts;
@@ -40,7 +43,7 @@ pub fn embeddings(visit: Visit<'_>) -> Admission {
     inference(visit, |body, _| EmbeddingFacts::read(body).map(|facts| Operation::Embeddings(Box::new(facts))))
 }
 
-/// Reads the body, settles what needs no upstream, and hands the rest to a worker.
+/// Reads the body, settles what needs no upstream, and leaves the rest to a worker's place.
 fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiError>) -> Admission {
     let key = visit.caller.client().cloned();
     let controls = match controls(visit.head, key.as_deref()) {
@@ -94,13 +97,37 @@ fn inference(visit: Visit<'_>, read: fn(&Body, usize) -> Result<Operation, ApiEr
         };
         let course = intake::settle(&gateway, request);
         let needs_worker = course.needs_worker();
-        let run = move |responder: Responder| {
-            let cut = Arc::clone(responder.cut());
-            course.run(&gateway, Outlet::new(Box::new(Surface::new(responder))), &cut);
-        };
-        if needs_worker { Next::Work(Box::new(run)) } else { Next::Here(Box::new(run)) }
+        let errand = Errand { gateway, course };
+        if needs_worker {
+            Next::Work(Box::new(errand))
+        } else {
+            Next::Here(Box::new(|responder| errand.go(responder)))
+        }
     };
     Admission::Body(terms, Box::new(then))
+}
+
+/// A request that is settled as far as it can be without an upstream.
+struct Errand {
+    gateway: Arc<Gateway>,
+    course: Course,
+}
+
+impl Errand {
+    fn go(self, responder: Responder) {
+        let cut = Arc::clone(responder.cut());
+        self.course.run(&self.gateway, Outlet::new(Box::new(Surface::new(responder))), &cut);
+    }
+}
+
+impl Work for Errand {
+    fn ended_by(&self, own: &Arc<Cut>) -> Arc<Cut> {
+        self.course.ended_by(own)
+    }
+
+    fn run(self: Box<Self>, responder: Responder) {
+        self.go(responder);
+    }
 }
 
 /// Headers by which apps name a conversation that they keep themselves.

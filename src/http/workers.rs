@@ -37,8 +37,8 @@ pub struct Load {
 #[derive(Debug)]
 pub enum Entry<'w> {
     Place(Place<'w>),
-    /// The client left while its request waited.
-    ClientLeft,
+    /// Nobody waits for its answer any more.
+    Ended,
     /// All places are taken, and the queue is full.
     Full,
 }
@@ -57,7 +57,7 @@ struct Desk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Granted,
-    ClientLeft,
+    Ended,
 }
 
 impl Workers {
@@ -66,7 +66,7 @@ impl Workers {
         Workers { places, queue_max, state: Mutex::default() }
     }
 
-    /// Takes a place, or waits for one until `cut` says that the client has left.
+    /// Takes a place, or waits for one until `cut`.
     pub fn enter(&self, cut: &Cut) -> Entry<'_> {
         let mut state = self.state.lock();
         if state.busy < self.places {
@@ -80,11 +80,11 @@ impl Workers {
         state.queue.push_back(Arc::clone(&desk));
         drop(state);
         let at_desk = Arc::clone(&desk);
-        cut.on_cut(Box::new(move || at_desk.tell(News::ClientLeft)));
+        cut.on_cut(Box::new(move || at_desk.tell(News::Ended)));
         match desk.wait() {
-            // Not in the queue any more: a place was granted at the same moment.
-            News::ClientLeft if self.leave(&desk) => Entry::ClientLeft,
-            News::ClientLeft | News::Granted => Entry::Place(Place(self)),
+            News::Ended if self.leave(&desk) => Entry::Ended,
+            // Not in the queue any more: a place was granted, perhaps at the moment of the cut.
+            News::Ended | News::Granted => Entry::Place(Place(self)),
         }
     }
 
@@ -192,14 +192,14 @@ mod tests {
         let place = workers.enter(&Cut::new());
         let cut = Cut::new();
         thread::scope(|scope| {
-            let waits = scope.spawn(|| matches!(workers.enter(&cut), Entry::ClientLeft));
+            let waits = scope.spawn(|| matches!(workers.enter(&cut), Entry::Ended));
             eventually("it waits", || workers.load().queued == 1);
             cut.cut();
             assert!(waits.join().unwrap());
         });
         assert_eq!(workers.load(), Load { busy: 1, queued: 0 });
         // One that was cut before it came does not wait at all.
-        assert!(matches!(workers.enter(&cut), Entry::ClientLeft));
+        assert!(matches!(workers.enter(&cut), Entry::Ended));
         drop(place);
         assert_eq!(workers.load(), Load::default());
     }

@@ -1,5 +1,5 @@
-//! Identical requests at the same time: one of them leads and is served, the others wait for what it gets. They wait on
-//! their own readers' threads and hold no worker.
+//! Identical requests at the same time: one of them leads and is served, the others wait for what it gets. They hold no
+//! worker's place.
 //!
 //! The call belongs to all members: it is cut only when the last of them has left, whoever that is. What the leader is
 //! told instead of an answer, all are told, at once.
@@ -163,13 +163,22 @@ pub struct Lead {
 }
 
 impl Lead {
-    /// Begins the call. `own` is cut when the leader's client leaves, which ends the call only if it was the last. Gives
-    /// what ends the call.
-    pub fn take_off(&mut self, own: &Cut) -> Arc<Cut> {
-        self.taken_off = true;
+    /// Gives up the leader's own seat once `own` is cut, because its client has left. Gives what ends the call, which is
+    /// cut then only if nobody else is there.
+    pub fn leave_with(&self, own: &Cut) -> Arc<Cut> {
         let seat = Arc::clone(&self.seat);
         own.on_cut(Box::new(move || seat.leave()));
-        Arc::clone(&self.seat.flight.cut)
+        Arc::clone(self.cut())
+    }
+
+    /// What ends the call.
+    pub fn cut(&self) -> &Arc<Cut> {
+        &self.seat.flight.cut
+    }
+
+    /// Begins the call.
+    pub fn take_off(&mut self) {
+        self.taken_off = true;
     }
 
     /// Gives all others what the leader got. Only the first landing counts.
@@ -279,7 +288,8 @@ mod tests {
     fn the_call_is_cut_only_when_the_last_member_left() {
         let flights = Arc::new(Flights::default());
         let (mut leader, own) = (lead(&flights), Cut::new());
-        let call = leader.take_off(&own);
+        let call = leader.leave_with(&own);
+        leader.take_off();
         let (first, second) = (follow(&flights), follow(&flights));
         own.cut();
         drop(first);
@@ -293,12 +303,13 @@ mod tests {
     #[test]
     fn a_leader_whose_client_left_before_it_began_takes_off_for_the_others_only() {
         let flights = Arc::new(Flights::default());
-        let (mut leader, own) = (lead(&flights), Cut::new());
+        let (leader, own) = (lead(&flights), Cut::new());
         own.cut();
-        assert!(leader.take_off(&own).is_cut());
-        let (mut leader, member) = (lead(&flights), follow(&flights));
-        assert!(!leader.take_off(&own).is_cut());
+        assert!(leader.leave_with(&own).is_cut());
+        let (leader, member) = (lead(&flights), follow(&flights));
+        assert!(!leader.leave_with(&own).is_cut());
         drop(member);
+        assert!(leader.cut().is_cut());
     }
 
     #[test]
@@ -308,7 +319,7 @@ mod tests {
         drop(leader);
         assert_eq!(status(member.wait(Duration::ZERO)), Some(503), "it found no worker");
         let (mut leader, member) = (lead(&flights), follow(&flights));
-        leader.take_off(&Cut::new());
+        leader.take_off();
         drop(leader);
         assert_eq!(status(member.wait(Duration::ZERO)), Some(500));
     }

@@ -1,5 +1,5 @@
-//! What is settled about a request before a worker is needed: what its model string means, and whether its answer is in
-//! memory. On the reader's thread, so nothing here may wait for an upstream or for the disk.
+//! What is settled about a request before it needs a worker's place: what its model string means, and whether its answer
+//! is in memory. Nothing bounds how many do so at once, so nothing here may wait for an upstream or for the disk.
 use std::sync::Arc;
 
 use super::alike::{self, Meaning};
@@ -60,26 +60,35 @@ pub enum Course {
 }
 
 impl Course {
-    /// Whether it waits for an upstream, and so needs a worker.
+    /// Whether it waits for an upstream, and so needs a worker's place.
     pub fn needs_worker(&self) -> bool {
         matches!(self, Course::Call(..))
     }
 
-    /// Goes to the request's end. `cut` ends upstream calls when the client leaves.
-    pub fn run(self, gateway: &Arc<Gateway>, outlet: Outlet, cut: &Arc<Cut>) {
+    /// What ends its calls. `own` is cut when the client leaves, which ends none that others wait for.
+    pub fn ended_by(&self, own: &Arc<Cut>) -> Arc<Cut> {
         match self {
-            Course::Refuse(prepared) => story::tell(gateway, prepared, None, outlet, cut),
-            Course::Call(mut prepared, lead) => match alike::look(gateway, &mut prepared, cut) {
-                None => story::tell(gateway, prepared, lead, outlet, cut),
-                Some(hit) => {
-                    if let Some(lead) = lead {
-                        lead.land(Landing::Answer(hit.shared()));
-                    }
-                    cached::serve(gateway, prepared, &hit, outlet);
+            Course::Call(_, Some(lead)) => lead.leave_with(own),
+            _ => Arc::clone(own),
+        }
+    }
+
+    /// Goes to the request's end. `own` is what [`Course::ended_by`] was told of.
+    pub fn run(self, gateway: &Arc<Gateway>, outlet: Outlet, own: &Arc<Cut>) {
+        match self {
+            Course::Refuse(prepared) => story::tell(gateway, prepared, None, outlet, own),
+            Course::Call(mut prepared, lead) => {
+                let cut = lead.as_ref().map_or(own, Lead::cut);
+                let Some(hit) = alike::look(gateway, &mut prepared, cut) else {
+                    return story::tell(gateway, prepared, lead, outlet, own);
+                };
+                if let Some(lead) = lead {
+                    lead.land(Landing::Answer(hit.shared()));
                 }
-            },
+                cached::serve(gateway, prepared, &hit, outlet);
+            }
             Course::Replay(prepared, hit) => cached::serve(gateway, prepared, &hit, outlet),
-            Course::Follow(prepared, member) => cached::follow(gateway, prepared, member, outlet, cut),
+            Course::Follow(prepared, member) => cached::follow(gateway, prepared, member, outlet, own),
         }
     }
 }

@@ -71,12 +71,13 @@ pub fn tell(
     }
     turn.keep_preview(&body, &snapshot.settings.log);
     let cut = match &mut lead {
-        Some(lead) => lead.take_off(own),
+        Some(lead) => {
+            lead.take_off();
+            turn.share(lead.cut());
+            Arc::clone(lead.cut())
+        }
         None => Arc::clone(own),
     };
-    if lead.is_some() {
-        turn.share(&cut);
-    }
     let story = Story {
         gateway,
         snapshot: &snapshot,
@@ -163,7 +164,7 @@ impl Story<'_> {
         let mut failover = self.failover(controls);
         let wait_ms = controls.wait_ms.min(self.snapshot.settings.failover.budget_ms);
         let wait_ends = clock::instant() + Duration::from_millis(wait_ms);
-        // A client may have left while its request waited for a worker.
+        // A client may have left while its request waited for a place.
         while !self.cut.is_cut() {
             let next = failover.next(&self.snapshot.catalog, &mut self.gateway.live.lock(), clock::now());
             let dead = match next {

@@ -1,4 +1,6 @@
 //! Answers from memory: which requests get one, what it looks like, and what a client can ask of it.
+use std::time::Duration;
+
 use crate::harness::*;
 
 /// A question whose answer may be kept.
@@ -591,6 +593,32 @@ fn a_leader_that_finds_no_worker_tells_the_others() {
         assert_eq!(answer.error(503, "overloaded").header("retry-after"), Some("1"));
     }
     drop(busy);
+}
+
+#[test]
+fn a_leader_that_leaves_the_queue_does_not_jump_it_for_the_others() {
+    let alpha = mock_that("alpha", [Step::hang(), Step::say("in its turn")]);
+    let gateway = Gateway::builder()
+        .settings(json!({"server": {"workers": 1, "queue": 4}}))
+        .provider(provider(&alpha))
+        .start();
+    let mut busy = gateway.wire();
+    busy.send(Request::chat(&question(json!({"seed": 1}))).bytes());
+    eventually("the only worker is busy", || chats(&alpha).len() == 1);
+    let mut leader = gateway.wire();
+    leader.send(Request::chat(&question(json!({}))).bytes());
+    eventually("it is queued", || members(&gateway) == 2);
+    std::thread::scope(|scope| {
+        let member = scope.spawn(|| ask(&gateway, json!({})));
+        eventually("one more waits for the same", || members(&gateway) == 3);
+        drop(leader);
+        eventually("the leader has left", || members(&gateway) == 2);
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(chats(&alpha).len(), 1, "there is one worker, and it is busy");
+        drop(busy);
+        assert_eq!(hit(member.join().expect("it is answered")).content(), "in its turn");
+    });
+    assert_eq!(chats(&alpha).len(), 2);
 }
 
 #[test]
