@@ -191,6 +191,12 @@ impl ChunkShaper {
         self.malformed
     }
 
+    /// Reads the next chunk as if none had come before that looks like it.
+    #[cfg(test)]
+    pub(super) fn forget_form(&mut self) {
+        self.mould.clear();
+    }
+
     /// An event that is not JSON: several events that lack their blank lines, an error in plain words, or a loss.
     fn unreadable(&mut self, text: &str, out: &mut Vec<u8>) -> Step {
         let lines = || text.split('\n').map(str::trim).filter(|line| !line.is_empty());

@@ -9,6 +9,7 @@ use super::completion;
 use super::embeddings::{self, EmbeddingFacts};
 use super::fold;
 use super::head::Fallback;
+use super::preview::Clip;
 use super::sse::{Decoder, SseItem};
 use super::usage::Usage;
 use crate::base::rng::Rng;
@@ -150,6 +151,106 @@ fn damaged_streams_give_whole_frames_however_they_are_cut() {
     }
 }
 
+/// Chunks around a text, which stands where the letter is; most streams repeat one of them.
+const FORMS: [&str; 20] = [
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"T"},"finish_reason":null}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"T"},"logprobs":null,"finish_reason":null}],"x_groq":{"id":"r","usage":{"total_tokens":9}}}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"reasoning_content":"T"},"finish_reason":null}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"","reasoning":"T"},"finish_reason":null}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"T","reasoning":"T"},"finish_reason":null}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"T","content":"T"},"finish_reason":null}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"delta":{"content":"T"},"index":1,"finish_reason":null}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"T"},"finish_reason":null},{"index":1,"delta":{"content":"T"},"finish_reason":null}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":1,"delta":{},"finish_reason":null},{"index":0,"delta":{"refusal":"T"},"finish_reason":null}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"T"},"finish_reason":null}],"usage":null}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"T"},"finish_reason":"stop"}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"T","tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"T"}}]},"finish_reason":null}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]},"finish_reason":null}]}"#,
+    r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"T","choices":[{"index":0,"delta":{"content":"T"},"finish_reason":null}]}"#,
+    r#"{"choices":[{"index":0,"delta":{"content":[{"type":"text","text":"T"}]}}]}"#,
+    r#"{"choices":[{"index":0,"message":{"content":"T"},"finish_reason":"end_turn"}]}"#,
+    r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}"#,
+    "{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\n\"choices\":[{\"index\":0,\"delta\":{\"content\":\"T\"},\"finish_reason\":null}]}",
+    "{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"T\"}}]}\n{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"T\"}}]}",
+    "T",
+];
+
+/// Texts as they stand between quotes, good ones and some that end their string or are none.
+const TEXTS: [&str; 22] = [
+    "a",
+    " word",
+    "",
+    "",
+    "\\n",
+    "\\\"",
+    "\\\\",
+    "\\u00e9",
+    "\\ud83d\\ude00",
+    "é",
+    "\u{1f600}",
+    "\u{fffd}",
+    "\\ud83d",
+    "\\ude00x",
+    "\\q",
+    "\\",
+    "\\u12",
+    "\"",
+    "\u{1}",
+    "\n",
+    "x\",\"content\":\"y",
+    "x\"},\"finish_reason\":\"length\",\"z\":{\"y\":\"",
+];
+
+/// A chunk of a stream in which most look like the one before.
+fn chunk(form: &str, rng: &mut Rng) -> Vec<u8> {
+    let text = match rng.below(12) {
+        0 => "long ".repeat(rng.below(2_000)),
+        1..=5 => TEXTS[rng.below(TEXTS.len())].to_owned(),
+        _ => (0..rng.below(6)).map(|_| TEXTS[rng.below(12)]).collect(),
+    };
+    let chunk = form.replace("\"T\"", &format!("\"{text}\""));
+    if rng.below(12) == 0 { damaged(&chunk, rng) } else { chunk.into_bytes() }
+}
+
+#[test]
+fn a_chunk_says_the_same_whatever_the_one_before_looked_like() {
+    for seed in 0..ROUNDS / 2 {
+        let mut rng = Rng::seeded(seed);
+        let options = ShapeOptions {
+            include_usage: true,
+            fallback_id: "chatcmpl-1".into(),
+            created_s: 7,
+            model: "m".into(),
+            n: 1 + rng.below(2) as u32,
+        };
+        let (mut quick, mut slow) = (ChunkShaper::new(options.clone()), ChunkShaper::new(options));
+        let (mut quick_clip, mut slow_clip) = (Clip::default(), Clip::default());
+        let (mut out, mut expected, mut form) = (Vec::new(), Vec::new(), FORMS[rng.below(FORMS.len())]);
+        for _ in 0..12 {
+            if rng.below(5) == 0 {
+                form = FORMS[rng.below(FORMS.len())];
+            }
+            let chunk = chunk(form, &mut rng);
+            slow.forget_form();
+            let step = (quick.data(&chunk, &mut out), quick.output(), quick.usage(), quick.is_answer());
+            let due = (slow.data(&chunk, &mut expected), slow.output(), slow.usage(), slow.is_answer());
+            let text = String::from_utf8_lossy(&chunk);
+            assert_eq!(step, due, "seed {seed}: {text}");
+            assert_eq!((quick.malformed(), &out), (slow.malformed(), &expected), "seed {seed}: {text}");
+            quick_clip.push_frames(&out);
+            slow_clip.forget_form();
+            slow_clip.push_frames(&out);
+            (out, expected) = (Vec::new(), Vec::new());
+        }
+        let ends = [&mut quick, &mut slow].map(|shaper| {
+            let mut out = Vec::new();
+            (shaper.end(Usage::estimate(1, 1), &mut out), out)
+        });
+        assert_eq!(ends[0], ends[1], "seed {seed}");
+        assert_eq!(quick_clip.finish(), slow_clip.finish(), "seed {seed}");
+    }
+}
+
 #[test]
 fn damaged_answers_are_refused_or_put_right() {
     let good = r#"{"id":"x","created":1.5,"choices":[{"message":{"content":[{"type":"text","text":"é"}],"tool_calls":[{"function":{"name":"f","arguments":{"a":1}}},{"id":"c","type":"function","function":{"name":"g","arguments":""}}]},"finish_reason":"end_turn"},{"index":1,"message":{"role":"assistant","content":"b","tool_calls":null},"finish_reason":"stop","usage":{}}],"usage":{"prompt_tokens":1.0},"error":null}"#;
@@ -162,6 +263,9 @@ fn damaged_answers_are_refused_or_put_right() {
         let bytes = damaged(good, &mut rng);
         let text = String::from_utf8_lossy(&bytes);
         if let Ok(answer) = completion::check(&bytes, fallback()) {
+            let whole = text.trim_start_matches('\u{feff}').trim_ascii();
+            serde_json::from_str::<serde::de::IgnoredAny>(whole)
+                .unwrap_or_else(|e| panic!("seed {seed}: {e}, and accepted\n{text}"));
             serde_json::from_slice::<serde::de::IgnoredAny>(&answer.body)
                 .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
             let again =

@@ -62,6 +62,12 @@ impl Clip {
         }
     }
 
+    /// Reads the next frame as if none had come before that looks like it.
+    #[cfg(test)]
+    pub(super) fn forget_form(&mut self) {
+        self.mould.clear();
+    }
+
     /// Adds what the first choice says in a whole answer.
     pub fn push_whole(&mut self, answer: &[u8]) {
         if let Ok(Some(span)) = content(answer, b"message") {
