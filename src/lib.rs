@@ -4,8 +4,8 @@
 //!
 //! | where | what happens |
 //! |---|---|
-//! | [`http::server`] | a connection is **accepted** and given a reader thread |
-//! | [`http::conn`] | the reader looks at the head before anything is taken off the socket, and refuses what is not sane |
+//! | [`http::server`] | a connection is **accepted** and given a thread |
+//! | [`http::conn`] | it looks at the head before anything is taken off the socket, and refuses what is not sane |
 //! | [`http::routes`] | the request **enters**: route, key and rights are settled before the body |
 //! | [`http::v1`] | the body is read and understood; it is **admitted** as a [`relay::turn::Request`] and, if somebody has to be called, takes a place of [`http::workers`] |
 //! | [`relay::intake`] | the model string is **resolved**, and what needs no upstream is settled |

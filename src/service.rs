@@ -16,7 +16,7 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use crate::catalog::env::Variables;
 use crate::relay::gateway::Gateway;
 
-/// How long a healthy gateway may take to answer the probe. Readers answer it by themselves, so this is generous even
+/// How long a healthy gateway may take to answer the probe. It needs no worker's place, so this is generous even
 /// on a small machine under load.
 const PROBE_WAIT: Duration = Duration::from_secs(5);
 /// The longest that a backup is fetched.

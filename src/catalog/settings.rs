@@ -206,7 +206,7 @@ pub struct Profile {
 pub struct ServerSettings {
     /// Upstream calls at once.
     pub workers: usize,
-    /// Admitted requests that wait for a worker.
+    /// Admitted requests that wait for a worker's place.
     pub queue: usize,
     /// Connections at once; `None` derives it from the descriptor limit.
     pub connections: Option<usize>,

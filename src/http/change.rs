@@ -32,7 +32,7 @@ pub fn change_up_to(
     read(visit, max_bytes, members, |members| apply(members).map(Next::Answer))
 }
 
-/// [`change`] for one that a worker has to make.
+/// [`change`] for one that may take a worker's place.
 pub fn change_by(
     visit: Visit<'_>,
     apply: impl FnOnce(Members) -> Result<Next, ApiError> + 'static,

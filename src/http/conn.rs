@@ -71,7 +71,7 @@ const LOOK_BYTES: usize = 4096;
 const BLANK_LINES_MAX: usize = 4;
 /// tiny_http reads bodies up to this by itself while it parses the head, without any deadline.
 const TINY_PREREAD_BYTES: u64 = 1024;
-/// Looks at a growing head before the reader takes pauses between them.
+/// Looks at a growing head before there are pauses between them.
 const HASTY_LOOKS: u32 = 8;
 /// Longest such pause. It bounds what a client that sends single bytes can cost.
 const PAUSE_MS_MAX: u64 = 50;
@@ -109,7 +109,7 @@ enum After {
     Close,
 }
 
-/// What the reader must know of a request when its head has gone to the door.
+/// What must be known of a request when its head has gone to the door.
 struct Shape {
     framing: Framing,
     length: Length,

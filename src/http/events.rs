@@ -1,5 +1,5 @@
-//! `GET /api/events`: the log as it happens, as server-sent events on the reader's own thread. A page that hangs up, or
-//! reads too slowly, costs nobody else anything.
+//! `GET /api/events`: the log as it happens, as server-sent events, without a worker's place. A page that hangs up, or reads
+//! too slowly, costs nobody else anything.
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -42,7 +42,7 @@ impl Refusal {
         Refusal::new(413, "payload_too_large", "the request body is larger than this server accepts")
     }
 
-    /// No memory, worker or place is free just now.
+    /// No memory, no worker's place or no connection is free just now.
     pub const fn overloaded(message: &'static str) -> Refusal {
         Refusal::new(503, "overloaded", message)
     }

@@ -113,7 +113,7 @@ impl Asset {
                 let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
                 encoder.write_all(self.bytes).and_then(|()| encoder.finish())
             };
-            // The compressor's tables come about on the stack, and a reader's is too small for them.
+            // The compressor's tables come about on the stack, and that of a connection's thread is too small for them.
             let written = std::thread::scope(|scope| scope.spawn(gzip).join());
             let gzipped = written.ok().and_then(Result::ok).expect("writing into memory cannot fail");
             Served { etag: etag(self.bytes), gzipped }

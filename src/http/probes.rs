@@ -1,5 +1,5 @@
 //! Questions to providers that the owner asks: one provider probed, or all keys checked. They are upstream calls, so
-//! workers make them.
+//! they take a worker's place.
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use crate::guard::limiter::household;
 /// Connections kept free for the box's own programs, so that others cannot lock the owner out.
 const LOOPBACK_RESERVE: usize = 16;
 
-/// A reader that is not starved has looked at the first bytes of its connection within this. Longer than that they are
+/// A thread that is not starved has looked at the first bytes of its connection within this. Longer than that they are
 /// no reason to spare it, or slow heads would last.
 const BEGINNING_MS: u64 = 500;
 
@@ -110,7 +110,7 @@ impl Registry {
     }
 
     /// Closes the connection that has been without a request for longest; false when none is without. One that has
-    /// only just come, with a request that its reader has not seen yet, is spared while there are others.
+    /// only just come, with a request that its thread has not seen yet, is spared while there are others.
     pub fn close_longest_idle(&self) -> bool {
         let lines = self.lines();
         let now_ms = clock::uptime_ms();

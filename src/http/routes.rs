@@ -1,6 +1,6 @@
 //! The route table: which path means what, who may use it, and what every answer carries.
 //!
-//! Everything here happens on the reader thread, before the body, so that a wrong key or path costs nothing.
+//! Everything here happens before the body is read, so that a wrong key or path costs nothing.
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

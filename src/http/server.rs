@@ -34,11 +34,11 @@ const DESCRIPTORS_PER_CONNECTION: u64 = 4;
 /// Descriptors for everything else: the database, logs, background calls.
 const DESCRIPTORS_KEPT: u64 = 64;
 
-/// Readers parse JSON up to 128 levels deep, do TLS handshakes and translate whole answers. Only what is touched becomes
-/// memory.
-const READER_STACK_BYTES: usize = 512 * 1024;
+/// The thread of a connection parses JSON up to 128 levels deep, does TLS handshakes and translates whole answers. Only
+/// what is touched becomes memory.
+const STACK_BYTES: usize = 512 * 1024;
 /// Threads of ended connections wait this long for the next one.
-const READER_IDLE: Duration = Duration::from_secs(5);
+const THREAD_IDLE: Duration = Duration::from_secs(5);
 
 /// First and longest pause after a failed accept. A connection that was closed to make room is gone within the first.
 const BACKOFF_FIRST: Duration = Duration::from_millis(2);
@@ -72,7 +72,7 @@ impl Gauges {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A panic of the door, or of a job on a reader.
+    /// A panic of the door, or of what answers a request.
     pub fn count_panic(&self) {
         self.panics.fetch_add(1, Ordering::Relaxed);
     }
@@ -142,7 +142,7 @@ impl Server {
             listener: Listener::Tcp(listener.try_clone()?),
             plain: SslContextWrap::build_ssl_capabilities(None)
                 .map_err(|error| io::Error::other(error.to_string()))?,
-            readers: readers(&house, connections),
+            threads: threads(&house, connections),
             hangups,
             house: Arc::clone(&house),
         };
@@ -208,19 +208,19 @@ fn connections_max(setting: Option<usize>) -> usize {
     }
 }
 
-/// A connection on its way to its reader thread.
+/// A connection on its way to its thread.
 struct Arrival {
     line: Arc<Line>,
     requests: Requests,
 }
 
-fn readers(house: &Arc<House>, connections: usize) -> Pool<Arrival> {
+fn threads(house: &Arc<House>, connections: usize) -> Pool<Arrival> {
     let sizes = Sizes {
         name: "client",
         // The registry bounds them; those that are just ending come on top.
         threads_max: connections.saturating_mul(2),
-        stack_bytes: READER_STACK_BYTES,
-        idle: READER_IDLE,
+        stack_bytes: STACK_BYTES,
+        idle: THREAD_IDLE,
     };
     let house = Arc::clone(house);
     Pool::new(sizes, move |arrival: Arrival| conn::serve(&house, arrival.line, arrival.requests))
@@ -231,7 +231,7 @@ struct Acceptor {
     watched: TcpListener,
     listener: Listener,
     plain: SslContextWrap,
-    readers: Pool<Arrival>,
+    threads: Pool<Arrival>,
     hangups: Arc<Hangups>,
     house: Arc<House>,
 }
@@ -254,7 +254,7 @@ impl Acceptor {
         }
     }
 
-    /// Accepts one connection and gives it to a reader.
+    /// Accepts one connection and gives it to a thread.
     fn accept(&self) -> io::Result<()> {
         sock::wait_for_client(&self.watched)?;
         if self.house.registry.is_stopping() {
@@ -280,7 +280,7 @@ impl Acceptor {
                 let write_timeout = Duration::from_millis(self.house.settings.write_ms.max(1));
                 if let Ok(line) = Line::new(socket, seat, write_timeout) {
                     self.hangups.watch(&line)?;
-                    self.readers
+                    self.threads
                         .submit(Arrival { line, requests })
                         .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
                 }

@@ -57,7 +57,7 @@ pub fn limit_memory() {
     }
 }
 
-/// With two, readers and workers wait for each other's allocations often enough to cost a tenth of the processor time of
+/// With two, the threads of connections wait for each other's allocations often enough to cost a tenth of the processor time of
 /// a busy gateway; four take next to no memory beside them.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const ARENAS_MAX: libc::c_int = 4;

@@ -16,8 +16,8 @@ const FORGIVEN_EVERY_MS: u64 = 3_000;
 const WAIT_MAX_MS: u64 = 60_000;
 /// Addresses remembered; the one that was quiet for longest is forgotten first.
 const ADDRESSES_MAX: usize = 1_024;
-/// An address beyond its free ones waits this long for each answer. It holds a reader thread, no more, and connections
-/// of one address are counted.
+/// An address beyond its free ones waits this long for each answer. It holds the thread of its connection, no more, and
+/// connections of one address are counted.
 pub const PAUSE: Duration = Duration::from_millis(300);
 
 /// The wrong keys of late, by address.

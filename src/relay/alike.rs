@@ -2,7 +2,7 @@
 //! with those that were answered, and, once it has its answer, kept among them.
 //!
 //! The call is one like any other: routed, failed over (between providers of one and the same model), reserved, metered
-//! and in the log. It is made on a worker, only for requests whose answer may be kept and is not, and never when the
+//! and in the log. It is made on a worker's place, only for requests whose answer may be kept and is not, and never when the
 //! embedder has little quota left. Whatever goes wrong with it is a miss.
 use std::borrow::Cow;
 use std::cell::RefCell;

@@ -76,7 +76,7 @@ pub fn serve(gateway: &Gateway, prepared: Prepared, hit: &Hit, outlet: Outlet) {
 /// How often a waiting member looks whether its client is still there.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Waits for what an identical request gets, and gives the same. Without a worker. `cut` ends the wait when the
+/// Waits for what an identical request gets, and gives the same. Without a worker's place. `cut` ends the wait when the
 /// client leaves.
 pub fn follow(gateway: &Gateway, prepared: Prepared, member: Member, outlet: Outlet, cut: &Cut) {
     // The leader ends within its own budget. Only a stream that has begun may take longer, and that is worth no more

@@ -18,7 +18,7 @@ use crate::store::RowCache;
 use crate::upstream::cut::Cut;
 use crate::wire::error::ApiError;
 
-/// Calls that are shared at once; there cannot be more than workers and places in their queue by much.
+/// Calls that are shared at once; there cannot be more than places of workers and of their queue by much.
 const FLIGHTS_MAX: usize = 4_096;
 /// Members of one flight. One more makes a call of its own.
 const MEMBERS_MAX: usize = 4_096;

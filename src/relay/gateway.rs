@@ -79,7 +79,7 @@ pub struct Gateway {
     held: AtomicUsize,
 }
 
-/// Most requests that wait for a candidate at once: each holds a worker.
+/// Most requests that wait for a candidate at once: each holds a worker's place.
 const HELD_MAX: usize = 16;
 
 /// The place of one waiting request; dropping it gives the place back.
