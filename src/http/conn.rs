@@ -51,8 +51,8 @@ pub trait Work {
         Arc::clone(own)
     }
 
-    /// Answers. Without a place if it was ended before it had one: then it calls nobody, but a request that nobody waits
-    /// for is to be noted all the same.
+    /// Answers. Without a place if it was ended before it had one: then it must call nobody, but a request that nobody
+    /// waits for is to be noted all the same.
     fn run(self: Box<Self>, responder: Responder);
 }
 

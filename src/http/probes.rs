@@ -92,7 +92,10 @@ fn answer(responder: Responder, body: &Value) {
 /// is told.
 pub fn check_keys(visit: Visit<'_>) -> Admission {
     let gateway = Arc::clone(visit.gateway);
-    let check = move |responder| {
+    let check = move |responder: Responder| {
+        if responder.is_abandoned() {
+            return;
+        }
         health::pass(&gateway);
         let report = KeyReport::of(&gateway);
         answer(responder, &json!(report));

@@ -61,7 +61,8 @@ impl Cut {
         }
     }
 
-    /// Has `then` run once at the cut, on the thread that cuts; at once if that was before. It must not block.
+    /// Has `then` run once at the cut, on the thread that cuts; at once if that was before. It must not block. There is one
+    /// only: it takes the place of an earlier one.
     pub fn on_cut(&self, then: Box<dyn FnOnce() + Send>) {
         let mut state = self.state.lock();
         if state.cut {
