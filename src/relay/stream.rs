@@ -182,6 +182,11 @@ impl<'t> Relay<'t> {
                     self.done = true;
                     break;
                 }
+                // The answer was whole before, as it is when the door is slammed.
+                Step::Failed(_) if self.finished => {
+                    self.done = true;
+                    break;
+                }
                 Step::Failed(body) => {
                     failed = Some(Streamed::Failed(body));
                     break;
