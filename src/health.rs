@@ -115,7 +115,7 @@ pub fn meter(gateway: &Gateway, provider: &Provider, key: &Key, model: &Model) {
     let now = clock::now();
     let claims = Claims::of_call(provider, key, model);
     let mut live = gateway.live.lock();
-    let want = Want::of_call(&live.ledger, provider, model, QUESTION_TOKENS, Some(ANSWER_TOKENS));
+    let want = Want::of_call(&live.ledger, provider, model, QUESTION_TOKENS, Some(ANSWER_TOKENS), 1);
     let reservation = live.ledger.reserve_anyway(&claims, &want, now);
     let spent = Spent { prompt_tokens: QUESTION_TOKENS, output_tokens: ANSWER_TOKENS, ..Spent::default() };
     live.ledger.settle(reservation, spent, now);

@@ -158,7 +158,9 @@ const TOKENS_MAX: u64 = 100_000_000;
 
 fn first_count(entry: &Value, names: &[&str]) -> Option<u64> {
     let at = |name: &str| name.split('.').try_fold(entry, |value, step| value.get(step));
-    names.iter().find_map(|name| at(name)?.as_u64()).filter(|n| (1..=TOKENS_MAX).contains(n))
+    // Some write a number as text, and zero where another field tells it.
+    let count = |value: &Value| value.as_u64().or_else(|| value.as_str()?.trim().parse().ok());
+    names.iter().filter_map(|name| count(at(name)?)).find(|n| (1..=TOKENS_MAX).contains(n))
 }
 
 /// Words in an id that mean that it neither chats nor embeds text.
@@ -424,6 +426,18 @@ mod tests {
         assert!(parse_models(&acme, b"<html>").is_err());
         assert!(parse_models(&acme, br#"{"error": "no"}"#).expect_err("no ids").contains("set modelsPath"));
         assert_eq!(parse_models(&acme, br#"{"data": [{"id": "whisper-1"}]}"#), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn windows_are_found_wherever_a_list_tells_them() {
+        let window = |entry: Value| first_count(&entry, &CONTEXT_NAMES);
+        assert_eq!(window(json!({"context_length": 8_192, "context_window": 4_096})), Some(8_192));
+        assert_eq!(window(json!({"context_length": 0, "context_window": 4_096})), Some(4_096));
+        assert_eq!(window(json!({"context_length": null, "max_model_len": "32768"})), Some(32_768));
+        assert_eq!(window(json!({"top_provider": {"context_length": 4_096}})), Some(4_096));
+        for nothing in [json!({"context_length": -5}), json!({"context_length": "8k"}), json!({})] {
+            assert_eq!(window(nothing.clone()), None, "{nothing}");
+        }
     }
 
     #[test]

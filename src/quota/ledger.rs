@@ -40,14 +40,15 @@ pub struct Want {
 }
 
 impl Want {
-    /// What a call of `model` will probably use. `max_output` is the client's own limit; zero for an embedding, which
-    /// has no output.
+    /// What a call of `model` for so many `choices` will probably use. `max_output` is the client's own limit on each of
+    /// them; zero for an embedding, which has no output.
     pub fn of_call(
         ledger: &Ledger,
         provider: &Provider,
         model: &Model,
         prompt_tokens: u64,
         max_output: Option<u64>,
+        choices: u32,
     ) -> Want {
         let cap = max_output.into_iter().chain(model.max_output).min();
         let expected = ledger.expected_output(model.slot);
@@ -56,6 +57,7 @@ impl Want {
             Some(cap) => cap.min(expected),
             None => expected,
         };
+        let output_tokens = output_tokens.saturating_mul(u64::from(choices));
         Want {
             prompt_tokens,
             output_tokens,

@@ -171,7 +171,9 @@ mod tests {
             let provider = Provider { counts_max_tokens, ..provider(LimitsScope::Key) };
             let mut ledger = Ledger::new();
             (0..20).for_each(|_| ledger.record_output(Slot(3), recent));
-            let want = Want::of_call(&ledger, &provider, &model(), 10, max_output);
+            let want = |choices| Want::of_call(&ledger, &provider, &model(), 10, max_output, choices);
+            assert_eq!(want(3).output_tokens, 3 * want(1).output_tokens, "each choice may be as long");
+            let want = want(1);
             let what = (counts_max_tokens, recent, max_output);
             assert_eq!((want.output_tokens, want.output_is_charged), expected, "{what:?}");
         };

@@ -147,6 +147,7 @@ fn pass_stream(
         Streamed::Fault(fault) => Ending::Fault(fault),
         Streamed::Failed(body) => Ending::ErrorInAnswer(body),
         Streamed::Empty => Ending::NoAnswer(NoAnswer::Empty),
+        Streamed::FewerChoices => Ending::NoAnswer(NoAnswer::FewerChoices),
         Streamed::Other(body) => return stream_of_whole(turn, target, &body, headers, books),
     };
     (ending, Some(usage))
@@ -252,16 +253,8 @@ fn whole_of_stream(
     }
     let usage = tokens::usage(shaper.usage(), turn.prompt_tokens(), shaper.output());
     match shaper.end(usage, &mut frames) {
-        End::Complete => {
-            let whole = fold(&frames);
-            let wanted = turn.choices() as usize;
-            let choices =
-                || completion::check(&whole, fallback(turn, target.model)).map_or(0, |one| one.choices);
-            if wanted > 1 && choices() < wanted {
-                return Err((Ending::NoAnswer(NoAnswer::FewerChoices), Some(usage)));
-            }
-            Ok((whole, usage))
-        }
+        End::Complete => Ok((fold(&frames), usage)),
+        End::FewerChoices => Err((Ending::NoAnswer(NoAnswer::FewerChoices), Some(usage))),
         End::Empty => Err((Ending::NoAnswer(NoAnswer::Empty), Some(usage))),
         End::Truncated => Err((Ending::NoAnswer(NoAnswer::NotJson), Some(usage))),
     }

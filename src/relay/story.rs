@@ -509,23 +509,17 @@ impl Story<'_> {
         record::keep(self.gateway, self.snapshot, self.turn, &facts);
     }
 
-    /// Holds the request until a candidate frees up, if that is soon enough for this client. False when it is not, and
-    /// when the client has left.
+    /// Holds the request until a candidate frees up, if that is soon enough for this client, or for a while after which
+    /// to look whether one did earlier. False when it is not, and when the client has left.
     fn wait_for(&self, dead: &Dead, wait_ends: Instant) -> bool {
         let Some(retry_in_ms) = dead.blocked.iter().filter_map(look_again_ms).min() else { return false };
-        let ends = clock::instant() + Duration::from_millis(retry_in_ms) + WAIT_MARGIN;
-        if ends > wait_ends {
+        let frees_in = Duration::from_millis(retry_in_ms) + WAIT_MARGIN;
+        if clock::instant() + frees_in > wait_ends {
             return false;
         }
         let Some(_held) = self.gateway.hold_one() else { return false };
-        while !self.cut.is_cut() {
-            let left = ends.saturating_duration_since(clock::instant());
-            if left.is_zero() {
-                return true;
-            }
-            self.cut.wait(left);
-        }
-        false
+        // Who wakes too early only looks once more.
+        !self.cut.wait(frees_in.min(LOOK_EARLIER))
     }
 }
 
@@ -542,6 +536,10 @@ const PLENTY_FILL: f64 = 0.75;
 
 /// Benches and windows end a moment after the time that was read.
 const WAIT_MARGIN: Duration = Duration::from_millis(20);
+
+/// A held request looks this often whether a candidate frees up earlier than was foretold: the owner may lift a bench,
+/// and a call that ends gives back what it did not use.
+const LOOK_EARLIER: Duration = Duration::from_secs(1);
 
 /// When a held request looks again for a place that an ending call gives back, which nobody can foretell.
 const BUSY_LOOK_MS: u64 = 100;

@@ -1,8 +1,8 @@
 //! One upstream stream on its way to the client: decoded, shaped, held back until it is an answer, then passed on as it
 //! comes.
 //!
-//! The gate: frames are held until the first that is part of an answer. Until then any failure can move on to somebody
-//! else without the client noticing; after it none can.
+//! The gate: frames are held until the first that is part of an answer, and until every choice asked for has shown
+//! itself. Until then any failure can move on to somebody else without the client noticing; after it none can.
 use std::time::{Duration, Instant};
 
 use super::books::Books;
@@ -26,6 +26,9 @@ const DRAIN_BYTES: usize = 64;
 const PIECE_BYTES: usize = 4 * 1024;
 /// A reservation is topped up whenever so many further tokens came.
 const TOP_UP_TOKENS: u64 = 256;
+/// Frames held for choices that have not shown themselves. An upstream that gives one whole choice after the other
+/// reaches it with a long first one, and is believed then.
+const HELD_BYTES_MAX: usize = 256 * 1024;
 /// Bytes looked at before a body counts as no event stream.
 const SNIFF_BYTES_MAX: usize = 4 * 1024;
 
@@ -39,6 +42,8 @@ pub enum Streamed {
     Failed(Vec<u8>),
     /// It finished without an answer.
     Empty,
+    /// It finished with fewer choices than were asked for.
+    FewerChoices,
     /// The body is no event stream: JSON, or something else entirely.
     Other(Vec<u8>),
 }
@@ -55,6 +60,8 @@ pub struct Relay<'t> {
     /// Shaped frames that have not left.
     held: Vec<u8>,
     topped_up_tokens: u64,
+    /// Whether the gate is open.
+    open: bool,
     finished: bool,
     done: bool,
 }
@@ -77,6 +84,7 @@ impl<'t> Relay<'t> {
             decoder: Decoder::new(),
             held: Vec::new(),
             topped_up_tokens: 0,
+            open: false,
             finished: false,
             done: false,
         }
@@ -174,6 +182,11 @@ impl<'t> Relay<'t> {
                     self.done = true;
                     break;
                 }
+                // The answer was whole before, as it is when the door is slammed.
+                Step::Failed(_) if self.finished => {
+                    self.done = true;
+                    break;
+                }
                 Step::Failed(body) => {
                     failed = Some(Streamed::Failed(body));
                     break;
@@ -184,14 +197,21 @@ impl<'t> Relay<'t> {
             self.watch.set_phase(Phase::Stream);
             // The grace runs from the finish on, whatever still comes.
             let by = clock::instant() + if self.finished { GRACE } else { self.idle };
-            self.watch.set_deadline(if self.shaper.is_answer() { by } else { by.min(self.budget_ends) });
+            self.watch.set_deadline(if self.opens() { by } else { by.min(self.budget_ends) });
         }
         failed
     }
 
+    /// Whether the gate is open from now on.
+    fn opens(&mut self) -> bool {
+        let sure = || self.shaper.has_all_choices() || self.held.len() > HELD_BYTES_MAX;
+        self.open |= self.shaper.is_answer() && sure();
+        self.open
+    }
+
     /// Sends what may leave.
     fn pass(&mut self, books: &mut Books<'_>) {
-        if self.held.is_empty() || !self.shaper.is_answer() {
+        if self.held.is_empty() || !self.opens() {
             return;
         }
         if !self.turn.committed() {
@@ -211,6 +231,7 @@ impl<'t> Relay<'t> {
         match self.shaper.end(self.estimate(), &mut self.held) {
             End::Complete => Streamed::Whole(std::mem::take(&mut self.held)),
             End::Empty => Streamed::Empty,
+            End::FewerChoices => Streamed::FewerChoices,
             End::Truncated => self.fault(Fault {
                 phase: Phase::Stream,
                 kind: FaultKind::Closed,

@@ -357,7 +357,8 @@ impl Failover {
                     live.speeds.answered(provider.slot, model.slot, answer, call.took_ms(), now);
                     live.scoreboard.answered(call.scored(), call.took_ms());
                 }
-                live.ledger.record_output(model.slot, spent.output_tokens);
+                let choices = u64::from(self.ask.choices.max(1));
+                live.ledger.record_output(model.slot, spent.output_tokens.div_ceil(choices));
                 if let Some(counted) = counted_prompt {
                     live.ratios.learn(model.slot, sent, counted, now);
                 }

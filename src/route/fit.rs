@@ -129,7 +129,7 @@ impl View<'_> {
     pub fn want(&self, at: ModelIx) -> Want {
         let (provider, model) = (self.catalog.provider(at), self.catalog.model(at));
         let prompt = (self.sent_tokens(at) as f64 * self.live.ratios.of(model.slot)).round() as u64;
-        Want::of_call(&self.live.ledger, provider, model, prompt, self.ask.max_output)
+        Want::of_call(&self.live.ledger, provider, model, prompt, self.ask.max_output, self.ask.choices)
     }
 }
 

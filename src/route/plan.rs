@@ -619,7 +619,7 @@ mod tests {
     fn choose(catalog: &Catalog, live: &mut Live, at: ModelIx) -> Result<usize, Blocked> {
         let key = View { catalog, live, ask: &ASK, out: &[], too_long: &[], now: NOW }.key_for(at)?;
         let provider = catalog.provider(at);
-        let want = Want::of_call(&live.ledger, provider, catalog.model(at), ASK.prompt_tokens, None);
+        let want = Want::of_call(&live.ledger, provider, catalog.model(at), ASK.prompt_tokens, None, 1);
         let claims = Claims::of_call(provider, &provider.keys[key], catalog.model(at));
         let reservation = live.ledger.reserve_anyway(&claims, &want, NOW);
         live.ledger.settle(reservation, crate::quota::Spent::default(), NOW);

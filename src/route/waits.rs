@@ -40,6 +40,7 @@ pub struct Wait {
 /// in headers that the body repeats, a delay in the body, a delay in its prose.
 pub fn named(headers: &Headers, error: &UpstreamError, now: Now) -> Option<Wait> {
     let wait = |source| move |ms: u64| Wait { ms: ms.clamp(WAIT_MIN_MS, BENCH_MAX_MS), source };
+    let now = by_sender(headers, now);
     let family = Family::meant(error);
     retry_after(headers, now)
         .or_else(|| reset(headers, family, now))
@@ -54,7 +55,12 @@ pub fn named(headers: &Headers, error: &UpstreamError, now: Now) -> Option<Wait>
 
 /// How long a good answer says that nothing is left of a limit; `None` when something is.
 pub fn exhausted(headers: &Headers, now: Now) -> Option<u64> {
-    used_up(headers, now).map(|ms| ms.clamp(WAIT_MIN_MS, BENCH_MAX_MS))
+    used_up(headers, by_sender(headers, now)).map(|ms| ms.clamp(WAIT_MIN_MS, BENCH_MAX_MS))
+}
+
+/// The sender's own clock, if it tells the time: the instants that it names are by that one, and ours may be unset.
+fn by_sender(headers: &Headers, now: Now) -> Now {
+    Now { wall_ms: headers.get("date").and_then(http_date_ms).unwrap_or(now.wall_ms), ..now }
 }
 
 /// `retry-after-ms` (milliseconds) or `Retry-After` (seconds, also fractions; a duration; a date).
@@ -67,10 +73,7 @@ fn retry_after(headers: &Headers, now: Now) -> Option<u64> {
     if let Some(ms) = parse_duration_ms(text) {
         return Some(ms);
     }
-    let until_ms = http_date_ms(text)?;
-    // The sender's own clock is the better measure, as ours may not be set yet.
-    let from_ms = headers.get("date").and_then(http_date_ms).unwrap_or(now.wall_ms);
-    Some(until_ms.saturating_sub(from_ms))
+    Some(http_date_ms(text)?.saturating_sub(now.wall_ms))
 }
 
 fn http_date_ms(text: &str) -> Option<u64> {
@@ -144,7 +147,7 @@ pub fn left(headers: &Headers, now: Now) -> Vec<Left> {
         let tokens = limit.family == Family::Tokens;
         (limit.name.len() <= NAME_MAX).then(|| Left { name: limit.name.into(), tokens, amount, reset_ms })
     };
-    limits(headers, now).filter_map(sane).collect()
+    limits(headers, by_sender(headers, now)).filter_map(sane).collect()
 }
 
 struct LimitHeader {
@@ -339,6 +342,26 @@ mod tests {
         check(&[("ratelimit", "\"default\";r=0;t=50")], "", Some(50_000));
         check(&[("ratelimit", "limit=100, remaining=0, reset=50")], "", Some(50_000));
         check(&[("anthropic-ratelimit-requests-reset", "2026-12-01T00:00:07Z")], "", Some(7_000));
+    }
+
+    #[test]
+    fn instants_are_by_the_clock_of_the_sender() {
+        let unset = Now { wall_ms: 3_600_000, ..NOW };
+        let date = ("date", "Tue, 01 Dec 2026 12:00:00 GMT");
+        for (name, value) in [
+            ("retry-after", "Tue, 01 Dec 2026 12:00:30 GMT"),
+            ("x-ratelimit-reset", "1796126430"),
+            ("x-ratelimit-reset", "1796126430000"),
+            ("x-ratelimit-reset", "2026-12-01T12:00:30Z"),
+        ] {
+            let given = headers(&[date, (name, value), ("x-ratelimit-remaining", "0")]);
+            assert_eq!(named(&given, &read(b""), unset).map(|wait| wait.ms), Some(30_000), "{value}");
+        }
+        let given = headers(&[date, ("x-ratelimit-reset", "1796126430"), ("x-ratelimit-remaining", "0")]);
+        assert_eq!(exhausted(&given, unset), Some(30_000));
+        let given = headers(&[date, ("x-ratelimit-reset", "1796126430"), ("x-ratelimit-remaining", "4")]);
+        assert_eq!(left(&given, unset)[0].reset_ms, 30_000);
+        check(&[date], r#"{"error":{"message":"try again at 2026-12-01T12:00:30Z."}}"#, Some(30_000));
     }
 
     #[test]

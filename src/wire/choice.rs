@@ -29,6 +29,8 @@ pub struct Choices {
 pub struct Choice {
     pub index: u64,
     pub calls: Calls,
+    /// A `function_call`, the older spelling of a call.
+    pub older_call: bool,
     pub finish: Option<String>,
 }
 
@@ -257,8 +259,10 @@ impl Reading<'_> {
                 }
                 b"function_call" | b"audio" | b"reasoning_details" => {
                     self.found.pieces += 1;
-                    self.found.output |= !json::is_blank(Some(raw));
+                    let some = !json::is_blank(Some(raw));
+                    self.found.output |= some;
                     if name == b"function_call" {
+                        self.choices.list[at].older_call |= some;
                         self.choices.output.json(raw);
                     }
                 }

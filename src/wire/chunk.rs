@@ -52,6 +52,8 @@ pub enum End {
     Truncated,
     /// It finished without saying anything, which is no answer; nothing was appended.
     Empty,
+    /// It finished with fewer choices than were asked for, which is no answer; nothing was appended.
+    FewerChoices,
 }
 
 /// Shapes one stream of one attempt. Frames go to a buffer of the caller's, who holds them back until the first that
@@ -143,6 +145,7 @@ impl ChunkShaper {
         let end = match (self.done || finished, self.choices.answer) {
             (false, _) => End::Truncated,
             (true, false) => End::Empty,
+            (true, true) if seen < self.n => End::FewerChoices,
             (true, true) => End::Complete,
         };
         self.end = Some(end);
@@ -162,6 +165,11 @@ impl ChunkShaper {
     /// there is none (`length`, `content_filter`).
     pub fn is_answer(&self) -> bool {
         self.choices.answer
+    }
+
+    /// Whether every choice asked for has shown itself, so that there will not be too few.
+    pub fn has_all_choices(&self) -> bool {
+        self.choices.list.len() >= self.n
     }
 
     /// What the upstream said about usage.
@@ -349,7 +357,12 @@ impl ChunkShaper {
             self.calls_frame(at, &entries, out);
         }
         let choice = &mut self.choices.list[at];
-        choice.finish = Some(if choice.calls.any() { "tool_calls" } else { "stop" }.into());
+        let reason = match (choice.calls.any(), choice.older_call) {
+            (true, _) => "tool_calls",
+            (false, true) => "function_call",
+            (false, false) => "stop",
+        };
+        choice.finish = Some(reason.into());
         self.finish_frame(at, out);
     }
 
@@ -659,6 +672,26 @@ mod tests {
         complete(&format!("{}{DONE}", t("done text")), "done text", "stop");
         let call = r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}}]}"#;
         complete(&format!("data: {call}\n\n{DONE}"), "", "tool_calls");
+        let older = r#"{"choices":[{"index":0,"delta":{"function_call":{"name":"f","arguments":"{}"}}}]}"#;
+        complete(&format!("data: {older}\n\n{DONE}"), "", "function_call");
+        let none = r#"{"choices":[{"index":0,"delta":{"content":"a","function_call":null}}]}"#;
+        complete(&format!("data: {none}\n\n{DONE}"), "a", "stop");
+    }
+
+    #[test]
+    fn req_09_a_stream_of_fewer_choices_is_no_answer() {
+        for end in [FIN.to_owned(), format!("{FIN}{DONE}"), DONE.to_owned()] {
+            let seen = run_with(&format!("{T_A}{end}"), options(true, 2));
+            assert_eq!(seen.end, Some(End::FewerChoices), "{end:?}");
+            assert!(seen.frames.iter().all(|frame| frame != "[DONE]"), "{seen:?}");
+        }
+        let mut shaper = ChunkShaper::new(options(false, 2));
+        let mut out = Vec::new();
+        let role = r#"{"choices":[{"index":1,"delta":{"role":"assistant"}}]}"#;
+        for (payload, all) in [(&T_A[6..], false), (&FIN[6..], false), (role, true)] {
+            shaper.data(payload.as_bytes(), &mut out);
+            assert_eq!(shaper.has_all_choices(), all, "{payload}");
+        }
     }
 
     #[test]

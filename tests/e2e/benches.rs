@@ -153,3 +153,20 @@ fn w8_no_answer_benches_for_longer_than_a_week() {
         assert!(left <= WEEK_S * 1000.0, "{wait}: {left} ms");
     }
 }
+
+/// A request that waits for the end of a bench is served when the bench is lifted, not when it would have ended.
+#[test]
+fn who_waits_is_served_as_soon_as_the_bench_is_lifted() {
+    let refusal = Step::error(429, "slow down").header("retry-after", 60);
+    let (_alpha, gateway) = gateway_over([refusal, Step::ok().times(9)]);
+    gateway.chat("m").error(429, "all_attempts_failed");
+    let wait = Request::chat(&hello("m")).header("x-freeway-wait", "90");
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| gateway.send(&wait).ok());
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!held.is_finished(), "it waits");
+        gateway.send(&Request::new("DELETE", "/api/benches")).ok();
+        let answer = held.join().expect("served");
+        assert!(answer.took() < Duration::from_secs(20), "{:?}", answer.took());
+    });
+}

@@ -267,6 +267,31 @@ fn req_09_fewer_choices_than_were_asked_for_are_no_answer() {
     assert_eq!(gateway.get("/api/benches").ok().at("/benches"), json!([]));
 }
 
+/// REQ-09: neither are they in a stream, whose frames are held until every choice has shown itself.
+#[test]
+fn req_09_a_stream_of_fewer_choices_is_taken_elsewhere() {
+    let delta = |index: u32, text: &str| {
+        let choice = json!({"index": index, "delta": {"content": text}, "finish_reason": null});
+        format!("data: {}\n\n", json!({"id": "x", "choices": [choice]}))
+    };
+    let finish = |index: u32| {
+        let choice = json!({"index": index, "delta": {}, "finish_reason": "stop"});
+        format!("data: {}\n\n", json!({"id": "x", "choices": [choice]}))
+    };
+    let script = |events: &[String]| Step::writes([Act::write(events.concat())]).times(9);
+    let one = script(&[delta(0, "lone"), finish(0), DONE.into()]);
+    // One after the other, which is in order as well.
+    let two = script(&[delta(0, "a"), finish(0), delta(1, "b"), finish(1), DONE.into()]);
+    let (alpha, beta) = (mock_that("alpha", [one]), mock_that("beta", [two]));
+    let gateway = Gateway::over([provider(&alpha).priority(1), provider(&beta).priority(2)]);
+    let answer = gateway.stream_with("m", json!({"n": 2})).ok().served_by("beta").after_attempts(2);
+    assert!(!answer.text().contains("lone") && answer.text().contains("[DONE]"), "{answer}");
+    gateway.stream_with("m", json!({"n": 2})).ok().served_by("beta").after_attempts(1);
+    gateway.stream("alpha/m").ok().served_by("alpha");
+    gateway.stream_with("alpha/m", json!({"n": 2})).error(400, "capability_unavailable").about("n");
+    assert_eq!(gateway.get("/api/benches").ok().at("/benches"), json!([]));
+}
+
 /// TOOL-03, TOOL-04: the older spelling of a call has text for arguments as well.
 #[test]
 fn tool_03_arguments_of_an_older_call_become_text() {

@@ -87,6 +87,20 @@ fn c1_an_unset_clock_at_boot_is_told_and_what_is_used_meanwhile_counts() {
     }
 }
 
+/// On a box without a clock a reset as an instant was 57 years away, and benched for a week.
+#[test]
+fn a_reset_is_measured_by_the_clock_of_who_names_it() {
+    let reset = true_s() + 50;
+    let refusal = Step::error(429, "slow down")
+        .header("date", httpdate::fmt_http_date(SystemTime::now()))
+        .header("x-ratelimit-remaining", 0)
+        .header("x-ratelimit-reset", reset);
+    let (alpha, clock) = (mock_that("alpha", [refusal]), Clock::shifted_by(-true_s() + HOUR));
+    let gateway = clock.of(Gateway::builder().provider(provider(&alpha))).start();
+    let wait = gateway.chat("m").error(429, "all_attempts_failed").number("retry-after");
+    assert!((40.0..=60.0).contains(&wait), "{wait}");
+}
+
 #[test]
 fn backups_wait_for_a_clock_that_is_set() {
     let (alpha, clock) = (mock("alpha"), Clock::shifted_by(-true_s() + HOUR));

@@ -188,6 +188,19 @@ fn a_call_holds_what_it_may_use_and_settles_what_it_used() {
     assert_eq!((gateway.used("rpm"), gateway.used("tpm")), (1.0, 150.0));
 }
 
+/// Each of several choices may be as long as one alone.
+#[test]
+fn a_call_for_several_choices_holds_what_all_of_them_may_use() {
+    let (alpha, gateway) = limited(json!({"tpm": 10_000}), using(100, 150).delay_ms(600));
+    std::thread::scope(|scope| {
+        scope.spawn(|| gateway.chat_with("m", json!({"n": 3})).ok());
+        eventually("the call is on its way", || chats(&alpha).len() == 1);
+        let held = gateway.used("tpm");
+        assert!((3.0 * 512.0..3.0 * 512.0 + 100.0).contains(&held), "{held}");
+    });
+    assert_eq!(gateway.used("tpm"), 250.0);
+}
+
 #[test]
 fn streams_settle_what_they_used() {
     let check = |step: Step, tokens: std::ops::RangeInclusive<f64>| {

@@ -191,6 +191,17 @@ fn sse_27_an_error_after_some_text_is_one_error_event() {
     }
 }
 
+/// The same as when the connection is reset there.
+#[test]
+fn sse_27_an_error_after_the_last_finish_does_not_undo_the_answer() {
+    let error = event(r#"{"error":{"message":"bye","code":500}}"#);
+    for end in [vec![t("a"), fin() + &error], vec![t("a") + &fin(), error.clone()]] {
+        let answer = relayed(end);
+        assert_eq!(answer.content(), "a");
+        assert_eq!(answer.finish_reason().as_deref(), Some("stop"));
+    }
+}
+
 #[test]
 fn sse_27_no_error_is_no_error() {
     let fine = r#"{"error":null,"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}"#;
