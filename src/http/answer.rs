@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use super::exchange::{Exchange, Terms};
 use super::head::{Head, Refusal, Version};
 use super::line::Line;
+use super::workers::Place;
 use crate::upstream::cut::Cut;
 use crate::wire::error::ApiError;
 
@@ -173,6 +174,11 @@ impl Responder {
         self.exchange.cut().is_cut()
     }
 
+    /// Holds the worker's place on which the request is served, until its answer leaves.
+    pub(super) fn hold(&mut self, place: Place) {
+        self.exchange.hold(place);
+    }
+
     /// Answers.
     ///
     /// # Errors
@@ -209,6 +215,7 @@ impl Responder {
 
     fn send(&mut self, answer: &Answer) -> io::Result<()> {
         self.answered = true;
+        self.exchange.give_place_back();
         let result = write_answer(self.exchange.line(), self.exchange.framing(), answer, &self.terms.headers);
         self.exchange.judge(result)
     }
@@ -263,6 +270,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::frame`].
     pub fn end(mut self, data: &[u8]) -> io::Result<()> {
+        self.exchange.give_place_back();
         let result = self.send(data, LAST_CHUNK);
         self.ended = true;
         result

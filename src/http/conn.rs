@@ -295,14 +295,18 @@ impl Reader<'_> {
     }
 
     /// Runs `work` on a place of its own.
-    fn work(&self, responder: Responder, work: Box<dyn Work>) {
+    fn work(&self, mut responder: Responder, work: Box<dyn Work>) {
         match self.house.workers.enter(&work.ended_by(responder.cut())) {
             Entry::Full => {
                 let full = Refusal::overloaded("all workers are busy and the queue is full");
                 // Whether the client could be told or not, the exchange is over.
                 let _ = responder.error(&full.to_error());
             }
-            _place => work.run(responder),
+            Entry::Place(place) => {
+                responder.hold(place);
+                work.run(responder);
+            }
+            Entry::Ended => work.run(responder),
         }
     }
 

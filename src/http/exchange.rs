@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::answer::{Answer, Fields, Framing};
 use super::budget::Share;
 use super::line::Line;
+use super::workers::Place;
 use crate::upstream::cut::Cut;
 use crate::wire::error::ApiError;
 
@@ -53,6 +54,8 @@ struct Open {
     /// An answer could not be written, or was left unfinished.
     failed: bool,
     share: Share,
+    /// While upstreams may be called for it.
+    place: Option<Place>,
     kept: Kept,
 }
 
@@ -67,12 +70,23 @@ impl Exchange {
         let cut = Cut::new();
         line.hold_cut(&cut);
         let (line, kept) = (Arc::clone(line), Rc::clone(kept));
-        Exchange(Some(Open { line, cut, framing, failed: false, share, kept }))
+        Exchange(Some(Open { line, cut, framing, failed: false, share, place: None, kept }))
     }
 
     /// Moves this exchange out of a value that has a `Drop` of its own.
     pub fn take(&mut self) -> Exchange {
         Exchange(self.0.take())
+    }
+
+    /// Holds the worker's place on which this request is served.
+    pub fn hold(&mut self, place: Place) {
+        self.0.as_mut().expect(HELD).place = Some(place);
+    }
+
+    /// The answer is whole but for the last of it, which is about to leave: the place is free before the client can know,
+    /// so that its next request finds it free.
+    pub fn give_place_back(&mut self) {
+        self.0.as_mut().expect(HELD).place = None;
     }
 
     /// The connection to answer on.
@@ -121,10 +135,10 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let Some(Open { line, framing, failed, share, kept, .. }) = self.0.take() else {
+        let Some(Open { line, framing, failed, share, place, kept, .. }) = self.0.take() else {
             return;
         };
-        drop(share);
+        drop((share, place));
         kept.set(framing.keep && !failed && !line.is_stopping());
         if failed {
             line.close();

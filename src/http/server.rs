@@ -52,7 +52,7 @@ const CUT_WAIT: Duration = Duration::from_secs(2);
 pub struct House {
     pub settings: ServerSettings,
     pub door: Door,
-    pub workers: Workers,
+    pub workers: Arc<Workers>,
     pub budget: Arc<Budget>,
     pub registry: Arc<Registry>,
     pub gauges: Gauges,

@@ -35,8 +35,8 @@ pub struct Load {
 
 /// What came of asking for a place.
 #[derive(Debug)]
-pub enum Entry<'w> {
-    Place(Place<'w>),
+pub enum Entry {
+    Place(Place),
     /// Nobody waits for its answer any more.
     Ended,
     /// All places are taken, and the queue is full.
@@ -45,7 +45,7 @@ pub enum Entry<'w> {
 
 /// A worker's place; free again when dropped.
 #[derive(Debug)]
-pub struct Place<'w>(&'w Workers);
+pub struct Place(Arc<Workers>);
 
 /// Where a thread waits for a place.
 #[derive(Debug, Default)]
@@ -62,16 +62,16 @@ enum News {
 
 impl Workers {
     /// All places are free, and the queue before them holds `queue_max` requests.
-    pub fn new(places: usize, queue_max: usize) -> Workers {
-        Workers { places, queue_max, state: Mutex::default() }
+    pub fn new(places: usize, queue_max: usize) -> Arc<Workers> {
+        Arc::new(Workers { places, queue_max, state: Mutex::default() })
     }
 
     /// Takes a place, or waits for one until `cut`.
-    pub fn enter(&self, cut: &Cut) -> Entry<'_> {
+    pub fn enter(self: &Arc<Workers>, cut: &Cut) -> Entry {
         let mut state = self.state.lock();
         if state.busy < self.places {
             state.busy += 1;
-            return Entry::Place(Place(self));
+            return Entry::Place(Place(Arc::clone(self)));
         }
         if state.queue.len() >= self.queue_max {
             return Entry::Full;
@@ -84,7 +84,7 @@ impl Workers {
         match desk.wait() {
             News::Ended if self.leave(&desk) => Entry::Ended,
             // Not in the queue any more: a place was granted, perhaps at the moment of the cut.
-            News::Ended | News::Granted => Entry::Place(Place(self)),
+            News::Ended | News::Granted => Entry::Place(Place(Arc::clone(self))),
         }
     }
 
@@ -102,7 +102,7 @@ impl Workers {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         let next = state.queue.pop_front();

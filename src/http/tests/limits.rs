@@ -47,6 +47,20 @@ fn a_newcomer_is_told_when_everybody_is_busy() {
 }
 
 #[test]
+fn a_place_is_free_before_the_client_can_know_that_it_is_answered() {
+    let house = House::with(|settings| (settings.workers, settings.queue) = (1, 0));
+    for path in ["/slow-end", "/slow-end/stream", "/work", "/forget"] {
+        let mut client = house.client();
+        client.send(post(path, "x"));
+        client.read_until(|bytes| (!bytes.is_empty()).then_some(1));
+        house.expect_served();
+        let mut next = house.client();
+        next.send(post("/work", "abc"));
+        assert_eq!(next.answer(), (200, "3".into()), "after {path}");
+    }
+}
+
+#[test]
 fn churn_leaves_nothing_behind() {
     let house = House::new();
     let threads: Vec<_> = (0..8)

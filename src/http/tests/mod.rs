@@ -175,6 +175,14 @@ fn work(path: &str, body: Vec<u8>, responder: Responder, script: &Script) {
             }
         }
         "/forget" => drop(responder),
+        "/slow-end" => {
+            let _ = responder.whole(&Answer::of_type(200, "text/plain", body));
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        "/slow-end/stream" => {
+            let _ = responder.stream(200, events()).end(b"data: [DONE]\n\n");
+            std::thread::sleep(Duration::from_millis(300));
+        }
         "/panic/work" => panic!("on purpose"),
         "/panic/stream" => {
             let mut stream = responder.stream(200, events());
