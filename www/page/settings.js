@@ -5,7 +5,6 @@ import { box, chipOf, confirmButton, copyable, empty, facts, finder, fold, panel
 
 const SOURCES = { default: ['default', ''], file: ['configuration', 'good'], environment: ['variable', 'good'], '.env': ['.env', 'good'], override: ['this page', 'warn'] };
 
-/** A value for people; long ones are cut. */
 function told(one, value) {
 	if (one.hidden) return one.set ? 'set, not shown' : 'not set';
 	if (value === null || value === undefined) return '–';
@@ -13,7 +12,6 @@ function told(one, value) {
 	return whole.length > 200 ? `${whole.slice(0, 200)}…` : whole;
 }
 
-/** The panel. */
 export function settings() {
 	const search = finder('Find a setting', paint);
 	const changed = h('input', { type: 'checkbox', onchange: paint });
