@@ -54,13 +54,14 @@ export function models(shared) {
 		show(profile.parentNode, catalog.profiles.length);
 	}
 	async function activate() {
-		const how = profile.value ? { method: 'PUT', body: { name: profile.value } } : { method: 'DELETE' };
 		try {
-			await api('/api/overrides/activeProfile', how);
+			// None is a choice, too, whatever the configuration names.
+			await api('/api/overrides/activeProfile', { method: 'PUT', body: { name: profile.value || null } });
 			await shared.refreshStats();
 		} catch (error) {
 			complain(error);
 		}
+		self.refresh();
 	}
 	function turn(by) {
 		offset = Math.max(0, offset + by);

@@ -51,7 +51,7 @@ export function settings() {
 			paths.update(Object.entries(answer.paths));
 			paint();
 			const { overrides } = await api('/api/overrides');
-			const some = Object.values(overrides).some((part) => part && Object.keys(part).length);
+			const some = Object.values(overrides).some((part) => part === null || Object.keys(part).length);
 			own.update(JSON.stringify(overrides, null, 2));
 			show(ownBox, some);
 		},

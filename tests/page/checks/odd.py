@@ -152,3 +152,19 @@ def check_every_strategy_that_is_offered_is_one(stage):
     assert len(offered) > 4, offered
     for strategy in offered[1:]:
         world.api(f"/api/route?strategy={strategy}")
+
+
+def check_no_profile_is_a_choice_whatever_the_configuration_says(stage):
+    world = stage.world(upstreams=["alpha"], keyed=["alpha"],
+                        config={"profiles": {"mine": ["fast"]}, "activeProfile": "mine"})
+    visitor = stage.visitor(world).open("models")
+    active = visitor.shown("models").get_by_label("auto means")
+    expect(active).to_have_value("mine")
+    active.select_option("")
+    visitor.until("no profile is active", lambda: world.api("/api/catalog")["activeProfile"] is None)
+    undo = visitor.go("settings").get_by_role("button", name="Undo all")
+    undo.click()
+    visitor.page.get_by_role("button", name="Really undo all?").click()
+    visitor.until("the configuration counts again", lambda: world.api("/api/catalog")["activeProfile"] == "mine")
+    visitor.go("models")
+    expect(active).to_have_value("mine")
