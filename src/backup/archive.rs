@@ -29,6 +29,8 @@ const ROUNDS: u32 = if cfg!(test) { 1_000 } else { 200_000 };
 /// A head that asks for more is none of ours.
 const ROUNDS_MAX: u32 = 10_000_000;
 
+const TOO_LONG: &str = "it is longer than its content";
+
 /// Why an archive cannot be read.
 #[derive(Debug)]
 pub enum Fault {
@@ -206,7 +208,9 @@ impl<R: Read> Opening<R> {
         self.ahead.truncate(got);
         let last = got <= SEALED_BYTES + END.len();
         if last && !self.ahead.ends_with(&END) {
-            return Err(Fault::Cut);
+            // A whole archive with more behind it is not short.
+            let longer = self.ahead.windows(END.len()).any(|bytes| bytes == END);
+            return Err(if longer { Fault::Damaged(TOO_LONG.into()) } else { Fault::Cut });
         }
         let length = if last { got - END.len() } else { SEALED_BYTES };
         let mut piece = std::mem::take(&mut self.plain);
@@ -224,7 +228,7 @@ impl<R: Read> Opening<R> {
     pub fn expect_end(mut self) -> Result<(), Fault> {
         match self.read(&mut [0])? {
             0 => Ok(()),
-            _ => Err(Fault::Damaged("it is longer than its content".into())),
+            _ => Err(Fault::Damaged(TOO_LONG.into())),
         }
     }
 }
@@ -358,6 +362,11 @@ mod tests {
         let mut longer = archive.clone();
         longer.extend_from_slice(&archive[HEAD_BYTES..]);
         check(&longer, KEY, "damaged");
+        for more in [1, 20, SEALED_BYTES - 1, SEALED_BYTES, 2 * SEALED_BYTES] {
+            check(&[&archive[..], &vec![b'\n'; more]].concat(), KEY, "damaged");
+        }
+        let small = sealed(&[7; 100]);
+        check(&[&small[..], b"\n"].concat(), KEY, "damaged");
     }
 
     #[test]

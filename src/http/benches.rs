@@ -34,7 +34,7 @@ pub fn all(visit: &Visit<'_>, snapshot: &Snapshot, now: Now) -> Vec<BenchView> {
     let all = visit.gateway.live.lock().benches.list(now);
     visit
         .gateway
-        .with_slots(|slots| all.iter().map(|bench| bench_view(bench, slots, snapshot, now)).collect())
+        .with_slots(|slots| all.iter().filter_map(|bench| bench_view(bench, slots, snapshot, now)).collect())
 }
 
 /// `GET /api/benches`: who is not called for a while, and why.
@@ -44,7 +44,9 @@ pub fn list(visit: Visit<'_>) -> Admission {
     visit.answer(Answer::json(200, json!({"benches": benches}).to_string().into_bytes()))
 }
 
-fn bench_view(bench: &Bench, slots: &Slots, snapshot: &Snapshot, now: Now) -> BenchView {
+/// `None` when it is about a key or a provider that was taken out: nobody would call that. If it comes back, so does the
+/// bench.
+fn bench_view(bench: &Bench, slots: &Slots, snapshot: &Snapshot, now: Now) -> Option<BenchView> {
     // Names of slots begin with their kind, which the scope says already.
     let name = |slot| slots.name(slot).split_once('/').map_or("", |(_, name)| name).to_owned();
     let masked = |slot| {
@@ -55,13 +57,14 @@ fn bench_view(bench: &Bench, slots: &Slots, snapshot: &Snapshot, now: Now) -> Be
         Scope::Provider(slot) => ("provider", name(slot), None, None),
         Scope::Account(slot) => ("account", name(slot), None, None),
         Scope::AccountModel(slot, model) => ("account and model", name(slot), Some(name(model)), None),
-        Scope::Key(slot) => ("key", name(slot), None, masked(slot)),
-        Scope::KeyModel(slot, model) => ("key and model", name(slot), Some(name(model)), masked(slot)),
+        Scope::Key(slot) => ("key", name(slot), None, Some(masked(slot)?)),
+        Scope::KeyModel(slot, model) => ("key and model", name(slot), Some(name(model)), Some(masked(slot)?)),
         Scope::Model(slot) => ("model", name(slot), Some(name(slot)), None),
     };
     // Ids of providers hold neither slashes nor colons; whatever is theirs has one of these behind the id.
     let provider_id = who.split(['/', ':']).next().unwrap_or_default().to_owned();
-    BenchView {
+    snapshot.catalog.providers.iter().find(|provider| *provider.id == *provider_id)?;
+    Some(BenchView {
         id: bench.id,
         scope,
         name: who,
@@ -71,7 +74,7 @@ fn bench_view(bench: &Bench, slots: &Slots, snapshot: &Snapshot, now: Now) -> Be
         strikes: bench.strikes,
         remaining_ms: bench.remaining_ms(now),
         provider_id,
-    }
+    })
 }
 
 /// `DELETE /api/benches` and `/api/benches/{id}`: lets everybody, or one, play again at once.

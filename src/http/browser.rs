@@ -11,7 +11,7 @@ const HEADER_STARTS: [&str; 4] = ["x-stainless-", "x-freeway-", "openai-", "anth
 /// Answer headers that a page may read.
 const EXPOSED: &str = "x-request-id, x-freeway-route, x-freeway-provider, x-freeway-model, x-freeway-attempts, \
                        x-freeway-ms, x-freeway-trail, x-freeway-usage, x-freeway-context, x-freeway-session, \
-                       x-freeway-cache, x-freeway-cache-score, x-freeway-explored, x-freeway-limit-scope, retry-after";
+                       x-freeway-cache, x-freeway-cache-score, x-freeway-limit-scope, retry-after";
 /// Methods that any of our routes takes; which of them this one takes stands in `Allow`.
 const METHODS: &str = "GET, POST, PUT, PATCH, DELETE, OPTIONS";
 /// What keeps a browser from making more of an answer under `/api` than data for our own page.

@@ -101,7 +101,9 @@ fn tell(responder: Responder, guest: &Guest, watch: &Watch<'_>) -> io::Result<()
     let gateway = &*guest.gateway;
     let mut stream =
         responder.stream(200, vec![("content-type", EVENTS.into()), ("x-accel-buffering", "no".into())]);
-    let hello = json!({"at": clock::now().wall_ms, "backlog": watch.backlog.len()});
+    // A reader that outlives this process learns by the run that the numbers begin anew.
+    let (at, run) = (clock::now().wall_ms, gateway.turns.run());
+    let hello = json!({"at": at, "run": run, "backlog": watch.backlog.len()});
     let mut frames = format!("event: hello\ndata: {hello}\n\n");
     for turn in &watch.backlog {
         frames += &turn_frame(gateway, turn);

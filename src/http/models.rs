@@ -7,15 +7,16 @@ use serde_json::{Value, json};
 use super::answer::Answer;
 use super::conn::Admission;
 use super::look::{self, Bar, Look};
-use super::path;
+use super::query::Query;
 use super::routes::Visit;
 use crate::base::clock;
 use crate::catalog::ModelIx;
 use crate::catalog::load::Snapshot;
 use crate::catalog::names::Kind;
-use crate::catalog::provider::{Caps, Metric, Model, Provider};
+use crate::catalog::provider::{Caps, Metric, Model, ModelSource, Provider};
 use crate::catalog::settings::Strategy;
 use crate::quota::Scope;
+use crate::wire::error::ApiError;
 
 /// One model, for the owner.
 #[derive(Serialize)]
@@ -86,17 +87,16 @@ struct Row<'a> {
 
 /// Rows of one page when the query names no number, and at most.
 const ROWS_DEFAULT: usize = 100;
-const ROWS_MAX: usize = 500;
+const ROWS_MAX: i64 = 500;
 
 /// `GET /api/models?q=&provider=&cap=&source=&enabled=&limit=&offset=`: a page of the models that fit, in natural order.
 pub fn list(visit: Visit<'_>) -> Admission {
     let snapshot = visit.gateway.snapshot();
-    let query = visit.head.query();
-    let number = |name| path::query_value(query, name).and_then(|value| value.parse::<usize>().ok());
-    let (limit, offset) =
-        (number("limit").unwrap_or(ROWS_DEFAULT).clamp(1, ROWS_MAX), number("offset").unwrap_or(0));
+    let Asked { limit, offset, sieve } = match asked(visit.head.query()) {
+        Ok(asked) => asked,
+        Err(error) => return visit.answer(Answer::error(&error)),
+    };
     let unified = unified_names(&snapshot);
-    let sieve = Sieve::of(query);
     let catalog = &snapshot.catalog;
     let found: Vec<ModelIx> = snapshot
         .names
@@ -138,32 +138,44 @@ fn unified_names(snapshot: &Snapshot) -> HashMap<ModelIx, &str> {
     groups.flat_map(|group| group.members.iter().map(|at| (*at, group.name.as_str()))).collect()
 }
 
+/// What the query asks for.
+struct Asked {
+    limit: usize,
+    offset: usize,
+    sieve: Sieve,
+}
+
+fn asked(query: &str) -> Result<Asked, ApiError> {
+    let query = Query::read(query, &["q", "provider", "cap", "source", "enabled", "limit", "offset"])?;
+    let number = |name, range| query.whole(name, range).map(|number| number.map(|number| number as usize));
+    Ok(Asked {
+        limit: number("limit", 1..=ROWS_MAX)?.unwrap_or(ROWS_DEFAULT),
+        offset: number("offset", 0..=i64::from(u32::MAX))?.unwrap_or(0),
+        sieve: Sieve::of(&query)?,
+    })
+}
+
 /// What the query asks of a model; what it does not name fits.
 struct Sieve {
     /// Lower-case words, all of which must be found.
     words: Vec<String>,
     provider: Option<String>,
-    cap: Option<Option<Caps>>,
-    source: Option<String>,
+    cap: Option<Caps>,
+    source: Option<ModelSource>,
     enabled: Option<bool>,
 }
 
 impl Sieve {
-    fn of(query: &str) -> Sieve {
-        let value = |name| {
-            path::query_value(query, name)
-                .map(|value| value.trim().to_lowercase())
-                .filter(|value| !value.is_empty())
-        };
-        // A form writes spaces as plus signs.
-        let words = value("q").unwrap_or_default().replace('+', " ");
-        Sieve {
-            words: words.split_whitespace().map(str::to_owned).collect(),
-            provider: value("provider"),
-            cap: value("cap").map(|name| Caps::by_name(&name)),
-            source: value("source"),
-            enabled: value("enabled").map(|value| value != "0" && value != "false"),
-        }
+    fn of(query: &Query) -> Result<Sieve, ApiError> {
+        let value = |name| query.text(name).map(|value| value.trim().to_lowercase()).unwrap_or_default();
+        let sources = [ModelSource::Declared, ModelSource::Discovered].map(|source| (source.name(), source));
+        Ok(Sieve {
+            words: value("q").split_whitespace().map(str::to_owned).collect(),
+            provider: Some(value("provider")).filter(|id| !id.is_empty()),
+            cap: query.word("cap", &Caps::NAMES)?,
+            source: query.word("source", &sources)?,
+            enabled: query.word("enabled", &[("true", true), ("false", false), ("1", true), ("0", false)])?,
+        })
     }
 
     fn passes(&self, provider: &Provider, model: &Model, unified: Option<&str>) -> bool {
@@ -175,8 +187,8 @@ impl Sieve {
                 || unified.is_some_and(has)
         };
         self.provider.as_deref().is_none_or(|id| *provider.id == *id)
-            && self.cap.is_none_or(|cap| cap.is_some_and(|cap| model.caps.has(cap)))
-            && self.source.as_deref().is_none_or(|source| model.source.name() == source)
+            && self.cap.is_none_or(|cap| model.caps.has(cap))
+            && self.source.is_none_or(|source| model.source == source)
             && self.enabled.is_none_or(|enabled| (provider.enabled && model.enabled) == enabled)
             && self.words.iter().all(holds)
     }
@@ -258,7 +270,7 @@ mod tests {
             json!({"id": "bolt", "enabled": false, "models": [{"id": "vec", "caps": ["embed"]}]}),
         ]);
         let check = |query: &str, expected: &[&str]| {
-            let sieve = Sieve::of(query);
+            let sieve = asked(query).expect(query).sieve;
             let found = catalog.all().filter(|at| {
                 sieve.passes(
                     catalog.provider(*at),
@@ -275,9 +287,23 @@ mod tests {
         check("q=shared", &["big/one:free"]);
         check("q=fast&provider=bolt", &[]);
         check("cap=embed", &["vec"]);
-        check("cap=fly", &[]);
         check("enabled=0", &["vec"]);
+        check("enabled=false&q=v%65c", &["vec"]);
         check("enabled=1&source=declared&q=", &["big/one:free"]);
         check("source=discovered", &[]);
+        check("provider=nobody", &[]);
+        for (odd, param) in [
+            ("cap=fly", "cap"),
+            ("enabled=maybe", "enabled"),
+            ("source=heaven", "source"),
+            ("limit=0", "limit"),
+            ("limit=501", "limit"),
+            ("offset=-1", "offset"),
+            ("offset=x", "offset"),
+            ("quest=x", "quest"),
+        ] {
+            let error = asked(odd).err().expect(odd);
+            assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{odd}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::answer::Answer;
 use super::backups;
 use super::conn::Admission;
-use super::path;
+use super::query::Query;
 use super::routes::Visit;
 use crate::base::clock;
 use crate::catalog::load::Snapshot;
@@ -21,7 +21,7 @@ use crate::relay::record::TurnView;
 
 /// Turns listed when the query names no number, and at most.
 const LOGS_DEFAULT: usize = 100;
-const LOGS_MAX: usize = 500;
+const LOGS_MAX: i64 = 500;
 
 /// An answer of JSON.
 pub fn respond(visit: Visit<'_>, status: u16, body: &Value) -> Admission {
@@ -129,21 +129,26 @@ fn lan_address() -> Option<String> {
 
 /// `GET /api/logs?limit=N`: the last turns, newest first.
 pub fn logs(visit: Visit<'_>) -> Admission {
-    let limit = path::query_value(visit.head.query(), "limit").and_then(|limit| limit.parse().ok());
-    let limit = limit.unwrap_or(LOGS_DEFAULT).clamp(1, LOGS_MAX);
+    let read =
+        Query::read(visit.head.query(), &["limit"]).and_then(|query| query.whole("limit", 1..=LOGS_MAX));
+    let limit = match read {
+        Ok(limit) => limit.map_or(LOGS_DEFAULT, |limit| limit as usize),
+        Err(error) => return visit.answer(Answer::error(&error)),
+    };
     let newest = visit.gateway.turns.newest(limit, &visit.gateway.store);
     let snapshot = visit.gateway.snapshot();
     let logs: Vec<TurnView<'_>> = newest.iter().map(|turn| turn.view(&snapshot.redactor)).collect();
     respond(visit, 200, &json!({"logs": logs}))
 }
 
-/// `POST /api/reload`.
+/// `POST /api/reload`. Not `ok` when a file was refused: what was there before goes on, and an issue names the file.
 pub fn reload(visit: Visit<'_>) -> Admission {
     let gateway = visit.gateway;
-    let (ok, snapshot) = match gateway.reload() {
+    let (taken, snapshot) = match gateway.reload() {
         Ok(snapshot) => (true, snapshot),
         Err(_) => (false, gateway.snapshot()),
     };
+    let ok = taken && !snapshot.issues.iter().any(|issue| issue.level == IssueLevel::Error);
     // A provider that just got its key may have no models yet.
     discover::start(gateway, Which::Due);
     let body = json!({

@@ -105,6 +105,22 @@ fn c3_keys_in_another_order_keep_usage_and_benches_over_a_restart() {
 }
 
 #[test]
+fn a_key_that_was_taken_out_is_not_listed_until_it_comes_back() {
+    let alpha = mock("alpha");
+    alpha.set_keys([("dead-key", vec![Step::status(401)])]);
+    let mut gateway = Gateway::over([provider(&alpha).keys(["dead-key", "good-key"])]);
+    gateway.chat("m").ok().after_attempts(2);
+    let before = benches(&gateway);
+    assert!(before.len() == 1 && before[0]["key"].is_string(), "{before:?}");
+    gateway.set_env("ALPHA_API_KEY", "good-key");
+    gateway.restart();
+    assert_eq!(benches(&gateway), Vec::<Value>::new());
+    gateway.set_env("ALPHA_API_KEY", "good-key,dead-key");
+    gateway.restart();
+    assert_eq!(benches(&gateway)[0]["id"], before[0]["id"]);
+}
+
+#[test]
 fn c5_a_slow_success_does_not_lift_a_bench_that_began_meanwhile() {
     let alpha = mock_that(
         "alpha",

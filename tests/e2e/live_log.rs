@@ -75,6 +75,8 @@ fn a_finished_request_appears_at_once() {
     );
     let answer = gateway.chat("m").ok();
     let told = reader.expect("log");
+    let run = hello["run"].as_u64().expect("a number");
+    assert!(told.id.as_deref().is_some_and(|id| id.starts_with(&format!("{run}-"))), "{hello} then {told:?}");
     assert_eq!(told.data["id"].as_str(), answer.header("x-request-id"));
     assert_eq!(
         (&told.data["providerId"], &told.data["attempts"][0]["providerId"]),

@@ -25,7 +25,7 @@ fn d_a_file_that_turns_bad_keeps_its_last_good_version() {
     for bad in ["{ \"id\": \"alpha\", ", "", r#"{"id": "alpha"}"#, r#"{"id": "alpha", "baseUrl": 7}"#] {
         gateway.write("providers/alpha.json", bad);
         let reloaded = gateway.reload();
-        assert_eq!((reloaded.at("/ok"), reloaded.at("/usable")), (json!(true), json!(1)), "{reloaded}");
+        assert_eq!((reloaded.at("/ok"), reloaded.at("/usable")), (json!(false), json!(1)), "{reloaded}");
         assert!(issues(&reloaded).contains("alpha.json"), "{reloaded}");
         gateway.chat("m").ok().served_by("alpha");
     }
@@ -301,6 +301,7 @@ fn an_env_file_that_cannot_be_read_opens_nothing() {
     gateway.write(".env", b"# f\xfcr alle\nFREEWAY_KEYS=fw-of-the-file\n");
     let told = gateway.send(&owner(Request::new("POST", "/api/reload"))).ok();
     assert!(issues(&told).contains("the last good variables go on"), "{told}");
+    assert_eq!(told.at("/ok"), json!(false), "a file was refused: {told}");
     gateway.chat("m").error(401, "invalid_api_key");
     gateway.send(&Request::chat(&hello("m")).key("fw-of-the-file")).ok();
     gateway.get("/api/stats").error(401, "invalid_api_key");

@@ -13,13 +13,11 @@ export const clock = {
 	},
 };
 
-/** A request that was refused or did not arrive. */
 export class Failure extends Error {
-	constructor(message, status, code, more) {
+	constructor(message, status, code) {
 		super(message);
 		this.status = status;
 		this.code = code;
-		this.more = more ?? {};
 	}
 
 	get needsSignIn() {
@@ -30,16 +28,16 @@ export class Failure extends Error {
 /** Called with a failure that signing in would cure. */
 export const doors = { shut: () => {} };
 
+/** Tells in words for people that nothing came, unless somebody stopped it. */
+export function unreachable(error) {
+	if (error.name === 'AbortError') throw error;
+	throw new Failure('The gateway does not answer. Is it running, and is this machine on its network?', 0, 'unreachable');
+}
+
 /** One JSON request; `body` makes it a POST. Throws a [`Failure`] with words for people. */
-export async function api(path, { method, body, signal, quiet } = {}) {
-	const json = body === undefined ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } };
-	let answer;
-	try {
-		answer = await fetch(path, { method: method ?? (body === undefined ? 'GET' : 'POST'), signal, ...json });
-	} catch (error) {
-		if (error.name === 'AbortError') throw error;
-		throw new Failure('The gateway does not answer. Is it running, and is this machine on its network?', 0, 'unreachable');
-	}
+export async function api(path, { method, body, quiet } = {}) {
+	const json = body === undefined ? {} : { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' } };
+	const answer = await fetch(path, method ? { ...json, method } : json).catch(unreachable);
 	clock.learn(answer.headers.get('date'));
 	const parsed = await answer.json().catch(() => null);
 	if (answer.ok && parsed) return parsed;
@@ -48,11 +46,9 @@ export async function api(path, { method, body, signal, quiet } = {}) {
 	throw failure;
 }
 
-/** The failure that an answer tells of. */
 export function failed(status, body) {
 	const told = body?.error;
-	return new Failure(told?.message ?? `The gateway answered ${status}.`, status, told?.code ?? null, body?.freeway);
+	return new Failure(told?.message ?? `The gateway answered ${status}.`, status, told?.code);
 }
 
-/** An id as a part of a path. */
 export const part = encodeURIComponent;

@@ -17,7 +17,6 @@ const STATS_EVERY_MS = 10_000;
 const CHANGE_PAUSE_MS = 1000;
 const RECORDS_PAUSE_MS = 5000;
 
-/** What panels share. */
 const shared = { stats: null, go: (id) => { location.hash = id; }, refreshStats };
 
 const main = document.getElementById('main');
@@ -84,15 +83,23 @@ leave.addEventListener('click', async () => {
 
 /** The panel that the address names; any other address, such as that of the skip link, leaves things as they are. */
 function wanted() {
-	const name = location.hash.slice(1);
-	return name in PANELS ? name : current?.id ?? 'overview';
+	const name = location.hash.slice(1) || 'overview';
+	return Object.hasOwn(PANELS, name) ? name : current?.id ?? 'overview';
+}
+
+/** A browser never asks again for a module that did not come. So the page does, as soon as the gateway answers. */
+async function again(error) {
+	await api('/api/session', { quiet: true });
+	// Right after the start that would go on for ever.
+	if (performance.now() > 5000) location.reload();
+	throw error;
 }
 
 async function showPanel() {
 	const id = wanted();
 	if (current?.id === id) return;
 	if (!open.has(id)) {
-		const module = await import(`./${id}.js`);
+		const module = await import(`./${id}.js`).catch(again);
 		if (!open.has(id)) open.set(id, module[id](shared));
 	}
 	const panel = open.get(id);
@@ -148,6 +155,10 @@ function changed(pause) {
 
 feed.listeners.add((what, data) => {
 	if (what === 'state') paintPulse();
+	if (data === 'live') {
+		showPanel().catch(complain);
+		if (current?.node.querySelector('.trouble:not([hidden])')) poll();
+	}
 	if (what === 'change') changed(CHANGE_PAUSE_MS);
 	if (what === 'records' && current?.onRecords?.(data)) changed(RECORDS_PAUSE_MS);
 });
@@ -167,14 +178,14 @@ function shut() {
 	});
 }
 
-async function enter() {
+function enter() {
 	inside = true;
 	show(nav, true);
 	show(vitals.node, true);
 	start();
 	refreshStats().catch(() => {});
 	api('/api/session', { quiet: true }).then((session) => show(leave, session.by === 'cookie'), () => {});
-	await showPanel();
+	showPanel().catch(complain);
 }
 
 function wake() {
@@ -194,6 +205,8 @@ async function begin() {
 	for (const [id, title] of Object.entries(PANELS)) nav.append(h('a', { href: `#${id}` }, title));
 	paintPulse();
 	main.replaceChildren(entry.node);
+	// A link to where the address is already; it did not come before.
+	nav.addEventListener('click', () => showPanel().catch(complain));
 	addEventListener('hashchange', () => inside && showPanel().catch(complain));
 	document.addEventListener('visibilitychange', wake);
 	setInterval(() => {
@@ -203,7 +216,7 @@ async function begin() {
 	}, 1000);
 	setInterval(() => !document.hidden && inside && refreshStats().catch(() => {}), STATS_EVERY_MS);
 	const session = await api('/api/session', { quiet: true }).catch(() => ({ signedIn: true }));
-	if (session.signedIn) await enter();
+	if (session.signedIn) enter();
 	else shut();
 }
 

@@ -7,7 +7,6 @@ import { actionButton, chip, confirmButton, empty, panel, table } from './parts.
 /** A bench's end moves by the way of the answer; less than this is no news, in milliseconds. */
 const JITTER_MS = 1500;
 
-/** The panel. */
 export function benches() {
 	const list = table('Benches', (one) => one.id, [
 		['who', (one) => `${one.name} (${one.scope})`],

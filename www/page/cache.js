@@ -4,7 +4,6 @@ import { h, show, text, toast } from './dom.js';
 import { bytes, count, duration, percent, whenOf } from './format.js';
 import { box, chipOf, confirmButton, empty, facts, panel, table } from './parts.js';
 
-/** The panel. */
 export function cache() {
 	const mode = chipOf((one) => (one.enabled ? [one.mode, 'good'] : ['off']));
 	const rule = h('p.dim');

@@ -8,7 +8,6 @@ import { snippets } from './snippets.js';
 const SOURCES = { clients: 'made here', config: 'configuration', env: 'variable' };
 const LIMITS = { rpm: 'Requests a minute', tpm: 'Tokens a minute', rpd: 'Requests a day', concurrency: 'At once' };
 
-/** The panel. */
 export function clients(shared) {
 	const list = table('Client keys', (one) => `${one.source} ${one.id}`, [
 		['name', (one) => one.name],
@@ -46,6 +45,8 @@ export function clients(shared) {
 			told.replaceChildren(h('p.bad', 'Give the key a name, such as the app or machine that will use it.'));
 			return name.focus();
 		}
+		const odd = Object.keys(limits).find((each) => !limits[each].validity.valid);
+		if (odd) return told.replaceChildren(h('p.bad', `${LIMITS[odd]}: a whole number from 1 on, or nothing.`));
 		const body = { name: name.value.trim() };
 		const listed = models.value.split(',').map((one) => one.trim()).filter(Boolean);
 		if (listed.length) body.models = listed;

@@ -32,18 +32,15 @@ export function attr(node, name, value) {
 	if (node.getAttribute(name) !== text) node.setAttribute(name, text);
 }
 
-/** Sets an element's text if it differs. */
 export function text(node, value) {
 	const words = value === null || value === undefined ? '' : String(value);
 	if (node.textContent !== words) node.textContent = words;
 }
 
-/** Shows or hides an element. */
 export function show(node, visible) {
 	if (node.hidden === Boolean(visible)) node.hidden = !visible;
 }
 
-/** A view whose text is `of(item)`. */
 export function words(of, tag = 'span', properties = null) {
 	const node = h(tag, properties);
 	return { node, update: (item) => text(node, of(item)) };
@@ -101,7 +98,6 @@ function moveBefore(parent, node, cursor) {
 
 let ids = 0;
 
-/** An id for a label and what it labels. */
 export function freshId(stem) {
 	ids += 1;
 	return `${stem}-${ids}`;
@@ -128,7 +124,6 @@ export async function copy(words) {
 	return done;
 }
 
-/** Tells a failure in passing. */
 export const complain = (error) => toast(error.message, 'bad');
 
 /** Tells something in passing; screen readers hear it. */

@@ -19,11 +19,11 @@ let pause = 1000;
 let timer = null;
 let lostAt = 0;
 let tail = null;
+let run;
+let runs = 0;
 const seen = new Set();
 
-function keyOf(record) {
-	return record.seq ?? record.id ?? `${record.at}-${record.requestedModel}-${record.ms}`;
-}
+const keyOf = (record) => `${runs} ${record.seq ?? record.id}`;
 
 function tell(what, data) {
 	for (const listener of feed.listeners) listener(what, data);
@@ -40,12 +40,12 @@ function take(records) {
 	const fresh = records.filter((record) => !seen.has(keyOf(record)));
 	if (!fresh.length) return;
 	for (const record of fresh) {
-		record.key = String(keyOf(record));
-		seen.add(keyOf(record));
+		record.key = keyOf(record);
+		seen.add(record.key);
 		feed.records.unshift(record);
 	}
 	feed.records.sort((a, b) => b.at - a.at || (b.seq ?? 0) - (a.seq ?? 0));
-	for (const old of feed.records.splice(RECORDS_MAX)) seen.delete(keyOf(old));
+	for (const old of feed.records.splice(RECORDS_MAX)) seen.delete(old.key);
 	tell('records', fresh);
 }
 
@@ -55,7 +55,6 @@ export async function readBack() {
 	take(logs.reverse());
 }
 
-/** Connects, and goes on connecting. */
 export function start() {
 	clearTimeout(timer);
 	if (source) return;
@@ -67,8 +66,17 @@ export function start() {
 		become('live');
 	});
 	source.addEventListener('hello', (event) => {
-		const skew = JSON.parse(event.data).at - Date.now();
+		const told = JSON.parse(event.data);
+		const skew = told.at - Date.now();
 		clock.skewMs = Math.abs(skew) > 3000 ? skew : 0;
+		const before = run;
+		run = told.run;
+		if (!before || before === run) return;
+		// A restarted gateway numbers its requests anew; those of before have their ids now.
+		runs += 1;
+		seen.clear();
+		feed.records = [];
+		readBack().catch(() => {});
 	});
 	source.addEventListener('log', (event) => {
 		if (event.lastEventId) tail = event.lastEventId;
@@ -86,7 +94,6 @@ export function start() {
 	});
 }
 
-/** Disconnects. */
 export function stop(state = 'off') {
 	clearTimeout(timer);
 	source?.close();

@@ -13,14 +13,12 @@ export function count(n) {
 	return `${(n / 1e9).toFixed(2)} G`;
 }
 
-/** A share given in per cent. */
 export function percent(n) {
 	if (n === null || n === undefined || Number.isNaN(n)) return '–';
 	const digits = n === 0 || n === 100 || n >= 10 ? (n % 1 && n > 99 ? 1 : 0) : 1;
 	return `${n.toFixed(digits)} %`;
 }
 
-/** Milliseconds as ms, s or min. */
 export function ms(n) {
 	if (n === null || n === undefined) return '–';
 	if (n < 1000) return `${Math.round(n)} ms`;
@@ -42,7 +40,6 @@ export function duration(length) {
 	return rest ? `${main} ${unit} ${rest} ${next[1]}` : `${main} ${unit}`;
 }
 
-/** Bytes as B, KiB, MiB or GiB. */
 export function bytes(n) {
 	if (n === null || n === undefined) return '–';
 	const steps = ['B', 'KiB', 'MiB', 'GiB'];
@@ -52,7 +49,6 @@ export function bytes(n) {
 	return `${at === 0 || size >= 100 ? Math.round(size) : size.toFixed(1)} ${steps[at]}`;
 }
 
-/** Dollars that a paid provider would have taken. */
 export function money(n) {
 	if (n === null || n === undefined) return '–';
 	if (n === 0) return '$0';
@@ -60,14 +56,12 @@ export function money(n) {
 	return `$${n.toFixed(n < 0.01 ? 4 : 2)}`;
 }
 
-/** How far `at` is from now, in words. */
 export function relative(at) {
 	const distance = at - clock.now();
 	if (Math.abs(distance) < 1000) return 'now';
 	return distance > 0 ? `in ${duration(distance)}` : `${duration(-distance)} ago`;
 }
 
-/** The exact time of day and date. */
 export function exact(at) {
 	return new Date(at).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
 }
@@ -79,7 +73,6 @@ export function when(at) {
 	return node;
 }
 
-/** Changes the time that a node of [`when`] tells. */
 export function setWhen(node, at) {
 	if (node.at === at) return;
 	node.at = at;
@@ -88,13 +81,11 @@ export function setWhen(node, at) {
 	attr(node, 'title', at ? exact(at) : null);
 }
 
-/** A view of the time that `of(item)` gives. */
 export function whenOf(of) {
 	const node = when(null);
 	return { node, update: (item) => setWhen(node, of(item)) };
 }
 
-/** Brings all told times below `root` up to now. */
 export function tick(root) {
 	for (const node of root.getElementsByClassName('when')) if (node.at) text(node, relative(node.at));
 }

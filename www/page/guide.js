@@ -65,6 +65,7 @@ export function guide(shared, snippetsNode, done) {
 			steps[1].classList.toggle('done', served);
 			first.disabled = !ready;
 			const open = providers.filter((one) => !one.keyless && one.enabled);
+			if (!providers.length) text(link, 'There is no provider. Put one into providers/, or take the empty folder away: then the built-in ones count.');
 			const order = (one) => (EASY.includes(one.id) ? EASY.indexOf(one.id) : EASY.length);
 			if (!known.length && open.length) {
 				known = open.toSorted((a, b) => order(a) - order(b));

@@ -23,7 +23,6 @@ export async function probe(id, validate) {
 	return results;
 }
 
-/** The results of a probe. */
 export function probeReport(results) {
 	return results.map((result) => {
 		const working = result.models.filter((model) => model.status === 'ok').length;
@@ -127,7 +126,6 @@ export function importBox(done) {
 			h('p.row', ['env', 'json', 'csv'].map((format) => h('a', { href: `/api/keys/export?format=${format}`, download: `freeway-keys.${format}` }, format === 'env' ? '.env' : format.toUpperCase()))))));
 }
 
-/** The rows of a provider's keys. */
 export function keyRows(done) {
 	const node = h('ul.plain.keys');
 	const update = (next) => {

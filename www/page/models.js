@@ -1,16 +1,14 @@
 // The catalog: every model at every provider, a page at a time.
 import { api } from './api.js';
-import { complain, h, show, text } from './dom.js';
+import { complain, h, keyed, show, text } from './dom.js';
 import { count, ms } from './format.js';
 import { actionButton, button, chip, chipOf, choice, empty, finder, panel, table, toggle } from './parts.js';
 
-/** Rows on a page. */
 const PAGE = 100;
 const REASONS = { disabled: 'off', no_key: 'needs a key' };
 /** A model's reference as a part of a path: its slashes stay. */
 const path = (reference) => reference.split('/').map(encodeURIComponent).join('/');
 
-/** The panel. */
 export function models(shared) {
 	const search = finder('Find a model', again);
 	const provider = choice([['', 'Every provider']], { 'aria-label': 'Provider', onchange: again });
@@ -40,29 +38,30 @@ export function models(shared) {
 		const answer = await api(`/api/models?${query}`);
 		// An answer that was overtaken by a newer search is no longer wanted.
 		if (mine !== sent) return;
+		if (offset && !answer.models.length) return again();
 		list.update(answer.models);
 		text(told, answer.matched ? `${count(offset + 1)}–${count(offset + answer.models.length)} of ${count(answer.matched)}` : '');
 		show(nothing, !answer.matched);
 		back.disabled = offset === 0;
 		on.disabled = offset + PAGE >= answer.matched;
-		if (provider.children.length === 1) await choices();
 	}
 	async function choices() {
 		const [{ providers }, catalog] = await Promise.all([api('/api/providers?models=0'), api('/api/catalog')]);
-		provider.append(...providers.map((one) => h('option', { value: one.id }, one.label)));
-		cap.append(...catalog.caps.map((one) => h('option', { value: one }, one)));
-		profile.append(...catalog.profiles.map((one) => h('option', { value: one.name }, `the profile ${one.name}`)));
+		options(provider, providers, (one) => one.id, (one) => one.label);
+		options(cap, catalog.caps, String, String);
+		options(profile, catalog.profiles, (one) => one.name, (one) => `the profile ${one.name}`);
 		profile.value = catalog.activeProfile ?? '';
 		show(profile.parentNode, catalog.profiles.length);
 	}
 	async function activate() {
-		const how = profile.value ? { method: 'PUT', body: { name: profile.value } } : { method: 'DELETE' };
 		try {
-			await api('/api/overrides/activeProfile', how);
+			// None is a choice, too, whatever the configuration names.
+			await api('/api/overrides/activeProfile', { method: 'PUT', body: { name: profile.value || null } });
 			await shared.refreshStats();
 		} catch (error) {
 			complain(error);
 		}
+		self.refresh();
 	}
 	function turn(by) {
 		offset = Math.max(0, offset + by);
@@ -81,13 +80,20 @@ export function models(shared) {
 		id: 'models',
 		title: 'Models',
 		every: 60_000,
-		load,
+		async load() {
+			await load();
+			await choices();
+		},
 		actions: h('label.row', { hidden: true }, 'auto means', profile),
 		children: [
 			h('div.bar', search, provider, cap, told, back, on), list.node, nothing,
 		],
 	});
 	return self;
+}
+
+function options(select, items, value, label) {
+	keyed(select, items, value, (one) => ({ node: h('option', { value: value(one) }, label(one)) }));
 }
 
 function state(one) {

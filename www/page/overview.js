@@ -9,11 +9,9 @@ import { box, chip, chipOf, empty, facts, panel } from './parts.js';
 import { state } from './providers.js';
 import { snippets } from './snippets.js';
 
-/** Requests that are shown here. */
 const LAST_SHOWN = 8;
 const LEVELS = { exhausted: 'bad', critical: 'bad', warn: 'warn', ok: 'good' };
 
-/** The panel. */
 export function overview(shared) {
 	const figures = facts('tiles');
 	const alerts = h('ul.plain.alerts', { tabindex: -1 });

@@ -1,10 +1,8 @@
 // What several panels are made of.
 import { attr, complain, copy, freshId, h, keyed, show, text, toast } from './dom.js';
 
-/** What a choice of a strategy offers. */
-export const STRATEGIES = [['', 'as set'], ...['priority', 'round-robin', 'least-used', 'fastest', 'balanced', 'smartest', 'reliable', 'custom'].map((one) => [one, one])];
+export const STRATEGIES = [['', 'as set'], ...['priority', 'round-robin', 'least-used', 'fastest'].map((one) => [one, one])];
 
-/** A button. */
 export function button(words, onclick, properties) {
 	return h('button', { type: 'button', onclick, ...properties }, words);
 }
@@ -24,16 +22,13 @@ export async function busy(node, action, failed = complain) {
 
 /** A button that cannot be pressed twice while its action runs. */
 export function actionButton(words, action, properties) {
-	const node = button(words, () => busy(node, action), properties);
-	return node;
+	return button(words, (event) => busy(event.currentTarget, action), properties);
 }
 
-/** A field to search by. */
 export function finder(words, oninput) {
 	return h('input', { type: 'search', placeholder: words, 'aria-label': words, oninput });
 }
 
-/** A field for a number. */
 export function number(properties) {
 	return h('input', { type: 'number', min: 1, step: 1, inputmode: 'decimal', ...properties });
 }
@@ -61,6 +56,9 @@ export function confirmButton(words, question, action, properties) {
 		node.classList.remove('bad');
 	}
 	node.addEventListener('blur', disarm);
+	// The rest of a double click and a key held down have not read the question.
+	node.addEventListener('click', (event) => event.detail > 1 && event.stopImmediatePropagation(), true);
+	node.addEventListener('keydown', (event) => event.repeat && event.preventDefault());
 	return node;
 }
 
@@ -83,7 +81,6 @@ export function field(label, control, hint) {
 	return h('div.field', h('label', { for: control.id }, label), control, note);
 }
 
-/** A select of `[value, words]` pairs. */
 export function choice(pairs, properties) {
 	return h('select', properties, pairs.map(([value, words]) => h('option', { value }, words)));
 }
@@ -106,11 +103,10 @@ export function chipOf(of) {
 }
 
 /** What a list shows while there is nothing in it. */
-export function empty(title, hint, ...more) {
-	return h('div.empty', h('strong', title), h('p', hint), ...more);
+export function empty(title, hint) {
+	return h('div.empty', h('strong', title), h('p', hint));
 }
 
-/** A titled box. */
 export function box(title, actions, ...children) {
 	return h('section.box', { 'aria-label': title }, h('div.heading', h('h2', title), h('div.actions', actions)), ...children);
 }
@@ -188,7 +184,6 @@ export function facts(kind) {
 	return { node, update: (pairs) => keyed(node, pairs.filter(([, value]) => value !== null && value !== undefined), ([label]) => label, fact) };
 }
 
-/** A form that sends itself by script. */
 export function form(onsubmit, properties, ...children) {
 	return h('form', {
 		...properties,
@@ -212,13 +207,22 @@ export function panel({ id, title, lead, every, load, children, actions, ...more
 			h('div.actions', actions ?? [])),
 		trouble, ...children);
 	let running = null;
-	async function refresh() {
+	let next = null;
+	/** What is under way was asked before what has just changed: it is asked once more, after it. */
+	function refresh() {
+		if (running) {
+			return next ??= running.then(() => {
+				next = null;
+				return refresh();
+			});
+		}
+		return running = once().finally(() => { running = null; });
+	}
+	async function once() {
 		if (!load) return;
-		if (running) return running;
 		if (!node.dataset.loaded) attr(node, 'aria-busy', 'true');
-		running = load();
 		try {
-			await running;
+			await load();
 			node.dataset.loaded = 'yes';
 			show(trouble, false);
 		} catch (error) {
@@ -228,7 +232,6 @@ export function panel({ id, title, lead, every, load, children, actions, ...more
 			}
 			if (!error.status && error.code !== 'unreachable') console.error(error);
 		} finally {
-			running = null;
 			attr(node, 'aria-busy', null);
 		}
 	}

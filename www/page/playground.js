@@ -7,10 +7,8 @@ import { ask } from './stream.js';
 
 /** Turns that are kept, in the document and in what is sent. */
 const TURNS_MAX = 60;
-/** Names that are offered while typing a model. */
 const OFFERED_MAX = 400;
 
-/** The panel. */
 export function playground() {
 	const offers = h('datalist', { id: freshId('models') });
 	const model = h('input', { list: offers.id, value: 'auto', spellcheck: 'false', autocomplete: 'off' });
@@ -52,6 +50,8 @@ export function playground() {
 		talk.append(answer.node);
 		while (talk.children.length > TURNS_MAX) talk.firstChild.remove();
 		messages = messages.slice(-TURNS_MAX);
+		// A new conversation may begin meanwhile; what is still said is no part of it.
+		const mine = messages;
 		answer.node.scrollIntoView({ block: 'nearest' });
 		running = new AbortController();
 		show(stop, true);
@@ -61,8 +61,8 @@ export function playground() {
 		if (limit.value) body.max_tokens = Number(limit.value);
 		const headers = { ...(strategy.value && { 'x-freeway-strategy': strategy.value }), ...(cache.value && { 'x-freeway-cache': cache.value }) };
 		const whole = await answer.run(body, headers, running.signal);
-		if (whole) messages.push({ role: 'assistant', content: whole });
-		else messages.pop();
+		if (whole) mine.push({ role: 'assistant', content: whole });
+		else mine.pop();
 		running = null;
 		show(stop, false);
 		attr(send, 'aria-busy', null);

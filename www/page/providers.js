@@ -35,7 +35,6 @@ const VIEWS = {
 	off: ['Off', (one) => !one.enabled],
 };
 
-/** The panel. */
 export function providers(shared) {
 	const grid = h('div.cards', { tabindex: -1 });
 	const issues = h('ul.plain.issues');
@@ -157,7 +156,7 @@ function card(first, done) {
 	const error = fold('Last error', (body) => body.append(errorText), { class: 'error' });
 	const errorText = h('p.words');
 	const advice = h('div.advice');
-		const adding = fold('Add a key', (body) => body.append(pasteBox(id, label, done)), { open: first.enabled && !first.configured });
+	const adding = fold('Add a key', (body) => body.append(pasteBox(id, label, done)), { open: first.enabled && !first.configured });
 	const report = h('div.told', { role: 'status' });
 	const tags = h('div.tags');
 	const limits = chipOf((one) => [`limits ${one.limitsSource === 'docs' ? 'documented' : one.limitsSource}`, one.limitsSource === 'unverified' ? 'warn' : '', 'Where the numbers of its limits come from']);

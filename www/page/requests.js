@@ -1,7 +1,7 @@
 // The request log: every finished request as it happens, with what was tried before.
 import { attr, h, keyed, show, text } from './dom.js';
 import { feed, readBack } from './feed.js';
-import { count, exact, ms, setWhen, when } from './format.js';
+import { count, exact, ms, when } from './format.js';
 import { button, chip, choice, empty, facts, finder, panel } from './parts.js';
 
 /** Rows that stand in the document at once; the rest of what is kept can be searched. */
@@ -31,7 +31,6 @@ function words(one) {
 		.filter(Boolean).join(' ').toLowerCase();
 }
 
-/** The panel. */
 export function requests() {
 	const list = h('ol.log', { tabindex: -1, 'aria-label': 'Requests, newest first' });
 	const search = finder('Model, provider, client, error…', release);
@@ -98,14 +97,11 @@ export function requests() {
 /** One request as a row that opens. Finished requests do not change, so there is nothing to update. */
 export function line(one) {
 	const tone = good(one) ? 'good' : one.status === 499 ? '' : 'bad';
-	const time = when(null);
-	setWhen(time, one.at);
 	const marks = [
 		one.attempts.length ? chip(`${one.attempts.length} failed first`, 'warn') : null,
 		one.cache ? chip(`${one.cache} cache`, 'good') : null,
 		one.context ? chip('refit', 'warn', one.context) : null,
 		one.id?.includes('-notes-') ? chip('notes for another') : null,
-		one.explored ? chip('explored') : null,
 		one.stream ? chip('stream') : null,
 	];
 	const body = h('div.detail');
@@ -113,7 +109,7 @@ export function line(one) {
 		ontoggle() {
 			if (fold.open && !body.childNodes.length) body.append(...detail(one));
 		},
-	}, h('summary', time, chip(String(one.status), tone),
+	}, h('summary', when(one.at), chip(String(one.status), tone),
 		h('span.what', h('b', one.requestedModel), h('span.dim', ` → ${served(one)}`)),
 		h('span.marks', marks.filter(Boolean)),
 		h('span.num.tokens', { title: 'Tokens in and out' }, `${one.estimated ? '~' : ''}${count(one.tokensIn)} + ${count(one.tokensOut)}`),

@@ -10,7 +10,6 @@ const MESSAGES_MAX = 200;
 /** A session at the API: its id may be used by several owners. */
 const path = (one) => `/api/sessions/${part(one.id)}?owner=${one.owner ?? 'none'}`;
 
-/** The panel. */
 export function sessions() {
 	const list = table('Sessions', (one) => `${one.owner} ${one.id}`, [
 		['session', (one) => h('span', button(one.id, () => read(one), { class: 'link' }), one.ownerName ? h('small.dim', ` ${one.ownerName}`) : '')],

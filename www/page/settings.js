@@ -5,7 +5,6 @@ import { box, chipOf, confirmButton, copyable, empty, facts, finder, fold, panel
 
 const SOURCES = { default: ['default', ''], file: ['configuration', 'good'], environment: ['variable', 'good'], '.env': ['.env', 'good'], override: ['this page', 'warn'] };
 
-/** A value for people; long ones are cut. */
 function told(one, value) {
 	if (one.hidden) return one.set ? 'set, not shown' : 'not set';
 	if (value === null || value === undefined) return '–';
@@ -13,7 +12,6 @@ function told(one, value) {
 	return whole.length > 200 ? `${whole.slice(0, 200)}…` : whole;
 }
 
-/** The panel. */
 export function settings() {
 	const search = finder('Find a setting', paint);
 	const changed = h('input', { type: 'checkbox', onchange: paint });
@@ -53,7 +51,7 @@ export function settings() {
 			paths.update(Object.entries(answer.paths));
 			paint();
 			const { overrides } = await api('/api/overrides');
-			const some = Object.values(overrides).some((part) => part && Object.keys(part).length);
+			const some = Object.values(overrides).some((part) => part === null || Object.keys(part).length);
 			own.update(JSON.stringify(overrides, null, 2));
 			show(ownBox, some);
 		},

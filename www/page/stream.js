@@ -1,5 +1,5 @@
 // One chat request of the page itself, streamed. The cookie is its right, as everywhere on the page.
-import { failed } from './api.js';
+import { failed, unreachable } from './api.js';
 
 /**
  * Asks, and hands over each piece of the answer as it comes. Resolves to the route headers and the usage, if told.
@@ -11,15 +11,15 @@ export async function ask(body, { onHead, onText, onThought, signal, headers = {
 		signal,
 		headers: { 'content-type': 'application/json', ...headers },
 		body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-	});
+	}).catch(unreachable);
 	const told = Object.fromEntries([...answer.headers].filter(([name]) => name.startsWith('x-')));
-	onHead?.(told, answer.status);
-	if (!answer.ok) throw Object.assign(failed(answer.status, await answer.json().catch(() => null)), { headers: told });
+	onHead?.(told);
+	if (!answer.ok) throw failed(answer.status, await answer.json().catch(() => null));
 	let usage = null;
 	for await (const data of events(answer.body)) {
 		if (data === '[DONE]') break;
 		const chunk = JSON.parse(data);
-		if (chunk.error) throw Object.assign(failed(answer.status, chunk), { headers: told });
+		if (chunk.error) throw failed(answer.status, chunk);
 		usage = chunk.usage ?? usage;
 		const delta = chunk.choices?.[0]?.delta ?? {};
 		const thought = delta.reasoning_content ?? delta.reasoning;
@@ -30,13 +30,12 @@ export async function ask(body, { onHead, onText, onThought, signal, headers = {
 	return { headers: told, usage };
 }
 
-/** The data of each event of a stream. */
 async function* events(stream) {
 	const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
 	let rest = '';
 	try {
 		for (;;) {
-			const { value, done } = await reader.read();
+			const { value, done } = await reader.read().catch(unreachable);
 			if (done) return;
 			const parts = (rest + value).split(/\r?\n\r?\n/);
 			rest = parts.pop();

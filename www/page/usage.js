@@ -10,12 +10,14 @@ const GROUPS = { provider: ['Provider', 'byProvider'], model: ['Model', 'byModel
 const NOBODY = { provider: 'nobody was tried', model: 'no model', key: 'no key', client: 'without a key' };
 const whole = (part) => (part === null || part === undefined ? null : 100 * part);
 
+const spread = (which) => ['p50', 'p95'].map((name) => ({ name, of: (one) => one[which][name] }));
+
 const CHARTS = [
 	{ label: 'Requests', kind: 'bars', show: count, series: [{ name: 'served', of: (one) => one.ok }, { name: 'not served', of: (one) => one.failed + one.canceled }] },
 	{ label: 'Tokens', kind: 'bars', show: count, series: [{ name: 'in and out', of: (one) => one.tokensIn + one.tokensOut }] },
 	{ label: 'Success', kind: 'lines', show: percent, top: 100, series: [{ name: 'success', of: (one) => whole(one.successRate) }] },
-	{ label: 'Latency', kind: 'lines', show: ms, series: [{ name: 'p50', of: (one) => one.latencyMs.p50 }, { name: 'p95', of: (one) => one.latencyMs.p95 }] },
-	{ label: 'First token', kind: 'lines', show: ms, series: [{ name: 'p50', of: (one) => one.firstTokenMs.p50 }, { name: 'p95', of: (one) => one.firstTokenMs.p95 }] },
+	{ label: 'Latency', kind: 'lines', show: ms, series: spread('latencyMs') },
+	{ label: 'First token', kind: 'lines', show: ms, series: spread('firstTokenMs') },
 	{ label: 'Saved', kind: 'bars', show: money, series: [{ name: 'saved', of: (one) => one.savedUsd }] },
 	{ label: 'Cost nothing (cache)', kind: 'lines', show: percent, top: 100, series: [{ name: 'share', of: (one) => whole(one.freeShare) }] },
 ];
@@ -28,7 +30,6 @@ const FIGURES = [
 	['cost nothing', (one) => percent(whole(one.freeShare))], ['saved', (one) => money(one.savedUsd)],
 ].map(([title, of]) => [title, of, 'num']);
 
-/** The panel. */
 export function usage() {
 	let range = '24h';
 	let group = 'provider';
@@ -77,7 +78,7 @@ export function usage() {
 		text(span, `since ${new Date(answer.from).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'short' })}`);
 	}
 	function paintGroups() {
-		groups.update(answer[GROUPS[group][1]]);
+		if (answer) groups.update(answer[GROUPS[group][1]]);
 	}
 	function filter(one) {
 		const [name, id] = [group, one.id ?? ''];
