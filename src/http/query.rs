@@ -53,6 +53,18 @@ impl Query {
         number.map(Some).ok_or_else(|| bad_value(name, text, &must()))
     }
 
+    /// How many are wanted of a list that gives `most` at once, and no more to who asks for more; `None` when the parameter
+    /// is absent or empty.
+    ///
+    /// # Errors
+    /// 400 when it is no count.
+    pub fn limit(&self, name: &str, most: usize) -> Result<Option<usize>, ApiError> {
+        let Some(text) = self.given(name) else { return Ok(None) };
+        let number = text.parse().ok().filter(|number: &u64| *number > 0);
+        let number = number.ok_or_else(|| bad_value(name, text, "a whole number from 1 on"))?;
+        Ok(Some(usize::try_from(number).unwrap_or(most).min(most)))
+    }
+
     /// One of some words, as what it stands for; `None` when the parameter is absent or empty.
     ///
     /// # Errors

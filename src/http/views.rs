@@ -21,7 +21,7 @@ use crate::relay::record::TurnView;
 
 /// Turns listed when the query names no number, and at most.
 const LOGS_DEFAULT: usize = 100;
-const LOGS_MAX: i64 = 500;
+const LOGS_MAX: usize = 500;
 
 /// An answer of JSON.
 pub fn respond(visit: Visit<'_>, status: u16, body: &Value) -> Admission {
@@ -129,10 +129,9 @@ fn lan_address() -> Option<String> {
 
 /// `GET /api/logs?limit=N`: the last turns, newest first.
 pub fn logs(visit: Visit<'_>) -> Admission {
-    let read =
-        Query::read(visit.head.query(), &["limit"]).and_then(|query| query.whole("limit", 1..=LOGS_MAX));
+    let read = Query::read(visit.head.query(), &["limit"]).and_then(|query| query.limit("limit", LOGS_MAX));
     let limit = match read {
-        Ok(limit) => limit.map_or(LOGS_DEFAULT, |limit| limit as usize),
+        Ok(limit) => limit.unwrap_or(LOGS_DEFAULT),
         Err(error) => return visit.answer(Answer::error(&error)),
     };
     let newest = visit.gateway.turns.newest(limit, &visit.gateway.store);

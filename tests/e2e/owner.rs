@@ -225,7 +225,8 @@ fn a_turn_is_logged_as_it_went() {
         (&json!(404), &json!("model_not_found"), &Value::Null)
     );
     assert_eq!(gateway.get("/api/logs?limit=1").ok().at("/logs").as_array().map(Vec::len), Some(1));
-    for odd in ["limit=0", "limit=-1", "limit=x", "limit=501", "limit=99999999999999999999", "limt=5"] {
+    gateway.get("/api/logs?limit=99999").ok();
+    for odd in ["limit=0", "limit=-1", "limit=x", "limit=99999999999999999999", "limt=5"] {
         gateway.get(&format!("/api/logs?{odd}")).error(400, "invalid_body");
     }
 }
@@ -414,7 +415,7 @@ fn models_are_listed_in_pages_and_found() {
     let (matched, first) = ids("/api/models");
     assert_eq!((matched, first.len(), first[0].as_str()), (131, 100, "alpha/model-000"));
     assert_eq!(ids("/api/models?limit=50&offset=120").1.len(), 11);
-    assert_eq!(ids("/api/models?limit=500&enabled=true").1.len(), 131);
+    assert_eq!(ids("/api/models?limit=99999&enabled=true").1.len(), 131);
     assert_eq!(ids("/api/models?q=grand%20beta"), (1, vec!["beta/special".to_owned()]));
     assert_eq!(ids("/api/models?cap=embed&provider=alpha").0, 0);
     assert_eq!(ids("/api/models?offset=4294967295"), (131, Vec::new()));
