@@ -12,7 +12,8 @@
 //! | [`relay::story`] | the one loop: attempt follows attempt |
 //! | [`route::failover`] | it is **routed**: who is called is chosen, and the quota reserved, in one step |
 //! | [`relay::attempt`] | the upstream is **called** through [`upstream::client`], with the body that [`upstream::adapt`] made |
-//! | [`relay::stream`] | the stream is held back until it is an answer, then passed on |
+//! | [`relay::stream`], [`relay::gate`] | the stream is held back until it is an answer, then passed on |
+//! | [`relay::flow`], [`http::ferry`] | in the midst of its answer it flows by itself: one thread carries all such streams |
 //! | [`route::outcome`], [`route::verdict`] | a failure is judged: whose fault, what next, who sits on the bench |
 //! | [`http::answer`] | it is **answered**, in as few writes as there are moments |
 //!
@@ -34,8 +35,8 @@
 //! | hands | `upstream` | `adapt` `client` `cut` `deliver` `dial` `examine` `gunzip` `history` `idle` `probe` `proxy` `resolve` `tls` `tools` `transport` `url` `watch` `way_out` `wire` | calls to providers |
 //! | | `store` | `analytics` `copy` `db` `figures` `folder` `glance` `journal` `names` `page` `reader` `rollup` `row` `schema` `sessions` `shelf` `span` `state` `writer` | what outlives the process, written by one thread |
 //! | | `backup` | `archive` `pack` `record` `target` `unpack` | what cannot be rebuilt, sealed and put where it is safe |
-//! | story | `relay` | `admitted` `alike` `answers` `attempt` `books` `cached` `feed` `findings` `fitting` `flight` `gateway` `hydrate` `intake` `notes` `outlet` `record` `route_info` `sessions` `story` `stream` `tally` `turn` | one turn, from an admitted request to a recorded answer |
-//! | doors | `http` | `alerts` `analytics` `answer` `backups` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `hangup` `head` `host` `keys` `limits` `line` `look` `metrics` `models` `outlook` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `sessions` `settings` `signin` `sock` `throttle` `v1` `views` `workers` | connections, routes, rights, surfaces |
+//! | story | `relay` | `admitted` `alike` `answers` `attempt` `books` `cached` `feed` `findings` `fitting` `flight` `flow` `gate` `gateway` `hydrate` `intake` `notes` `outlet` `record` `route_info` `sessions` `story` `stream` `tally` `turn` | one turn, from an admitted request to a recorded answer |
+//! | doors | `http` | `alerts` `analytics` `answer` `backups` `benches` `body` `browser` `budget` `cache` `change` `chunked` `clients` `conn` `events` `exchange` `ferry` `hangup` `head` `host` `keys` `limits` `line` `look` `metrics` `models` `outlook` `overrides` `page` `path` `permit` `pool` `probes` `providers` `query` `registry` `rights` `routes` `server` `session` `sessions` `settings` `signin` `sock` `throttle` `v1` `views` `workers` | connections, routes, rights, surfaces |
 //! | | `cli` | `backup` `clients` `command` `config` `diagnosis` `doctor` `doctor_route` `health` `init` `keys` `provider` `restore` `running` `systemd` `verify` `verify_apply` | the commands of the terminal |
 //! | | `serve` | | start and stop, in order |
 //! | | `jobs` | | what happens beside requests |
@@ -55,7 +56,7 @@
 //!    failure can move on, after it none can.
 //! 5. Quota is reserved before a call and settled after it; choosing and reserving are one critical section.
 //! 6. The thread of a connection polices, reads, admits and answers; to call upstreams it takes a worker's place. Control
-//!    routes never need one. One thread watches whether clients leave.
+//!    routes never need one. One thread watches whether clients leave, one carries the streams that only have to flow.
 //! 7. One thread owns the database; requests never wait for the disk.
 //! 8. Every queue, map, body, wait and retry has a bound.
 pub mod base;

@@ -40,6 +40,8 @@ mod e2e {
     mod errors;
     /// From one candidate to the next.
     mod failover;
+    /// Streams in the midst of their answers.
+    mod flows;
     /// A home whose network is gone, half there, or led elsewhere.
     mod home_network;
     /// Probes, and passes over all keys.

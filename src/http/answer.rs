@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::exchange::{Exchange, Terms};
+use super::ferry;
 use super::head::{Head, Refusal, Version};
 use super::line::Line;
 use super::workers::Place;
+use crate::relay::flow::Flow;
 use crate::upstream::cut::Cut;
 use crate::wire::error::ApiError;
 
@@ -265,6 +267,21 @@ impl Stream {
         self.send(data, b"")
     }
 
+    /// Sends what comes of `flow` for as long as it flows by itself, then gives it back.
+    ///
+    /// # Errors
+    /// As [`Stream::frame`].
+    pub fn let_flow(&mut self, flow: Box<Flow>) -> (Box<Flow>, io::Result<()>) {
+        if !self.head.is_empty() || self.exchange.has_failed() || self.exchange.framing().head_only {
+            return (flow, Ok(()));
+        }
+        let channel = Channel { line: Arc::clone(self.exchange.line()), chunked: self.chunked };
+        let (flow, unsent) = ferry::carry(flow, channel);
+        // What the client had no room for is waited for here, where a slow one holds up nobody else.
+        let sent = unsent.and_then(|rest| self.exchange.line().write(&mut [IoSlice::new(&rest)]));
+        (flow, self.exchange.judge(sent))
+    }
+
     /// Ends the stream properly, with `data` as its last frame if there is any.
     ///
     /// # Errors
@@ -321,6 +338,27 @@ impl Drop for Stream {
             let _ = self.send(&[b"data: ", body.as_slice(), b"\n\n"].concat(), b"");
         }
         self.exchange.fail();
+    }
+}
+
+/// Where the frames of a stream go that flows by itself.
+pub struct Channel {
+    line: Arc<Line>,
+    chunked: bool,
+}
+
+impl Channel {
+    /// Sends one frame as far as there is room for it; gives the rest, as it has to follow.
+    pub fn send_now(&self, frame: &[u8]) -> io::Result<Vec<u8>> {
+        let mut size = [0; SIZE_LINE_BYTES];
+        let (before, after): (&[u8], &[u8]) = match self.chunked {
+            true => (size_line(&mut size, frame.len()), b"\r\n"),
+            false => (b"", b""),
+        };
+        let parts = [before, frame, after];
+        let sent = self.line.write_now(&parts.map(IoSlice::new))?;
+        let whole = before.len() + frame.len() + after.len();
+        Ok(if sent == whole { Vec::new() } else { parts.concat().split_off(sent) })
     }
 }
 

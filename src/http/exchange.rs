@@ -90,7 +90,7 @@ impl Exchange {
     }
 
     /// The connection to answer on.
-    pub fn line(&self) -> &Line {
+    pub fn line(&self) -> &Arc<Line> {
         &self.open().line
     }
 

@@ -271,6 +271,20 @@ impl Line {
         Ok(())
     }
 
+    /// Writes as much of `parts` as there is room for, without waiting; gives the number of bytes.
+    ///
+    /// # Errors
+    /// The kind that the system gives when the client has gone.
+    pub fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        match SockRef::from(&self.socket).send_vectored_with_flags(parts, flags) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(0)
+            }
+            result => result,
+        }
+    }
+
     /// Lets the client read what was written before this line ends, though it may still be sending.
     pub fn linger(&self, bytes_max: usize) {
         self.finish_writing();

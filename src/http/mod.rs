@@ -4,7 +4,7 @@
 //! tiny_http (the maintained fork) accepts connections, parses heads and delimits bodies. Left alone it can be made
 //! to leak threads, to wait without end and to read one request as two, so a thread of ours stands at each connection:
 //! it looks before tiny_http reads, reads itself what tiny_http cannot, admits, and takes a worker's place when upstreams
-//! have to be called. [`hangup`] watches all clients.
+//! have to be called. [`hangup`] watches all clients, [`ferry`] carries the streams that only have to flow.
 //!
 //! The way of a request: [`server`] accepts and gives the connection to a thread of the [`pool`], [`conn`] looks and asks
 //! the [`Door`], [`body`] reads, [`workers`] let it through, a [`Responder`] answers on the [`line`](line).
@@ -56,6 +56,7 @@ pub mod head;
 
 pub mod answer;
 pub mod exchange;
+pub mod ferry;
 
 pub mod hangup;
 pub mod line;

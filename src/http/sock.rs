@@ -151,30 +151,53 @@ pub fn has_hung_up(socket: &TcpStream) -> bool {
     poll(socket.as_raw_fd(), libc::POLLRDHUP, 0).unwrap_or(0) != 0
 }
 
-/// Tells of sockets whose peer has closed its sending side, and of those that are gone: once for each, whatever data may
-/// be unread. A socket that is closed is forgotten.
+/// Tells of sockets that have news, by their descriptors. A socket that is closed is forgotten.
 #[derive(Debug)]
-pub struct HangupQueue(OwnedFd);
+pub struct NewsQueue(OwnedFd);
 
-impl HangupQueue {
-    pub fn new() -> io::Result<HangupQueue> {
+/// What is news.
+#[derive(Clone, Copy, Debug)]
+pub enum News {
+    /// The peer has closed its sending side, or the connection is gone: told once, whatever data may be unread.
+    Hangup,
+    /// There is something to read, be it the end: told until it has been read.
+    Input,
+}
+
+impl NewsQueue {
+    pub fn new() -> io::Result<NewsQueue> {
         // SAFETY: the call takes a flag and touches no memory of ours.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel has just given us this descriptor, and nobody else knows of it.
-        Ok(HangupQueue(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(NewsQueue(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Watches `socket`.
-    pub fn add(&self, socket: &impl AsRawFd) -> io::Result<()> {
+    /// Watches `socket` for `news`.
+    pub fn add(&self, socket: &impl AsRawFd, news: News) -> io::Result<()> {
+        self.control(
+            libc::EPOLL_CTL_ADD,
+            socket,
+            match news {
+                // Arriving data wakes nobody: of all that can happen to a socket only its end is waited for.
+                News::Hangup => libc::EPOLLRDHUP | libc::EPOLLET,
+                News::Input => libc::EPOLLIN | libc::EPOLLRDHUP,
+            },
+        )
+    }
+
+    /// Watches `socket` no longer.
+    pub fn remove(&self, socket: &impl AsRawFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, socket, 0)
+    }
+
+    fn control(&self, change: libc::c_int, socket: &impl AsRawFd, events: libc::c_int) -> io::Result<()> {
         let fd = socket.as_raw_fd();
-        // Arriving data wakes nobody: of all that can happen to a socket only its end is waited for.
-        let events = (libc::EPOLLRDHUP | libc::EPOLLET) as u32;
-        let mut event = libc::epoll_event { events, u64: fd as u64 };
+        let mut event = libc::epoll_event { events: events as u32, u64: fd as u64 };
         // SAFETY: `event` is a live epoll_event that the call only reads; the caller's borrow keeps `fd` open.
-        match unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } {
+        match unsafe { libc::epoll_ctl(self.0.as_raw_fd(), change, fd, &mut event) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

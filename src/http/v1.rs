@@ -18,6 +18,7 @@ use crate::catalog::load::Snapshot;
 use crate::catalog::names::{Kind, Resolution, SUGGESTIONS_MAX};
 use crate::catalog::settings::Strategy;
 use crate::relay::admitted::Admitted;
+use crate::relay::flow::Flow;
 use crate::relay::gateway::Gateway;
 use crate::relay::intake::{self, Course};
 use crate::relay::outlet::{Outlet, Sink};
@@ -277,6 +278,13 @@ impl Sink for Surface {
 
     fn frames(&mut self, frames: &[u8]) -> io::Result<()> {
         self.stream.as_mut().ok_or_else(answered)?.frame(frames)
+    }
+
+    fn let_flow(&mut self, flow: Box<Flow>) -> (Box<Flow>, io::Result<()>) {
+        match &mut self.stream {
+            Some(stream) => stream.let_flow(flow),
+            None => (flow, Err(answered())),
+        }
     }
 
     fn end(&mut self, frames: &[u8]) -> io::Result<()> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::books::Books;
+use super::gate::Gate;
 use super::story::served;
 use super::stream::{Relay, Streamed};
 use super::turn::{Last, Operation, Turn};
@@ -122,17 +123,17 @@ fn pass_stream(
     books: &mut Books<'_>,
 ) -> (Ending, Option<Usage>) {
     let idle = Duration::from_millis(target.provider.timeouts.idle_ms);
-    let mut relay =
-        Relay::new(turn, watch, idle, target.budget_ends, shape(turn, target.model, turn.include_usage()));
-    let streamed = relay.run(reply, books);
-    if relay.malformed() > 0 {
-        log::warn!("{} events of {} could not be read", relay.malformed(), target.model.reference);
+    let relay = Relay { turn, watch, idle, budget_ends: target.budget_ends };
+    let gate = Gate::new(shape(turn, target.model, turn.include_usage()), turn.prompt_tokens());
+    let (gate, streamed) = relay.run(gate, reply, books);
+    if gate.malformed() > 0 {
+        log::warn!("{} events of {} could not be read", gate.malformed(), target.model.reference);
         turn.spoil();
     }
     if turn.keeps_answer() {
-        turn.note_usage(relay.usage_object());
+        turn.note_usage(gate.usage_object());
     }
-    let usage = relay.usage();
+    let usage = gate.usage();
     let ending = match streamed {
         Streamed::Whole(frames) => {
             if books.served(served(headers, target, turn.prompt_tokens()), usage, Last::Frames(&frames)) {

@@ -10,6 +10,8 @@ pub mod feed;
 pub mod findings;
 pub mod fitting;
 pub mod flight;
+pub mod flow;
+pub mod gate;
 pub mod gateway;
 pub mod hydrate;
 pub mod intake;

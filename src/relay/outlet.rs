@@ -1,6 +1,7 @@
 //! Where a turn puts its answer, and what has left already.
 use std::io;
 
+use super::flow::Flow;
 use super::route_info::RouteInfo;
 use crate::wire::error::ApiError;
 
@@ -13,6 +14,10 @@ pub trait Sink {
     fn begin(&mut self, route: &RouteInfo) -> io::Result<()>;
     /// Sends complete events or comments, at once.
     fn frames(&mut self, frames: &[u8]) -> io::Result<()>;
+    /// Sends what comes of `flow` for as long as it flows by itself. A surface that cannot gives it back at once.
+    fn let_flow(&mut self, flow: Box<Flow>) -> (Box<Flow>, io::Result<()>) {
+        (flow, Ok(()))
+    }
     /// Sends the last events of a stream that is complete, and ends it.
     fn end(&mut self, frames: &[u8]) -> io::Result<()>;
     /// Sends an error: as an answer of its own, or as the last event once a stream has begun.
@@ -68,6 +73,18 @@ impl Outlet {
             let sent = self.sink.frames(frames);
             self.note(sent);
         }
+    }
+
+    /// Whether events of an answer are leaving.
+    pub fn is_flowing(&self) -> bool {
+        self.state == State::Committed
+    }
+
+    /// Sends what comes of `flow`, events of an answer that has been committed, for as long as it flows by itself.
+    pub fn let_flow(&mut self, flow: Box<Flow>) -> Box<Flow> {
+        let (flow, sent) = self.sink.let_flow(flow);
+        self.note(sent);
+        flow
     }
 
     /// Sends the last events of a complete answer, and ends it.

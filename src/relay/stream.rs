@@ -1,20 +1,18 @@
-//! One upstream stream on its way to the client: decoded, shaped, held back until it is an answer, then passed on as it
-//! comes.
+//! One upstream stream on its way to the client: read, passed through its gate, sent as it comes.
 //!
-//! The gate: frames are held until the first that is part of an answer, and until every choice asked for has shown
-//! itself. Until then any failure can move on to somebody else without the client noticing; after it none can.
+//! What comes before the gate is open, and the end, is the turn's business; in between the stream flows by itself.
 use std::time::{Duration, Instant};
 
 use super::books::Books;
-use super::turn::Turn;
+use super::flow::Flow;
+use super::gate::{Broken, Gate};
+use super::turn::{Heard, Turn};
 use crate::base::clock;
-use crate::context::tokens;
 use crate::upstream::client::{ANSWER_BYTES_MAX, Reply};
 use crate::upstream::watch::Watch;
-use crate::wire::chunk::{ChunkShaper, End, ShapeOptions, Step};
+use crate::wire::chunk::End;
 use crate::wire::exchange::{Fault, FaultKind, Phase};
-use crate::wire::sse::{Decoder, Sniffed, SseItem, sniff};
-use crate::wire::usage::Usage;
+use crate::wire::sse::{Sniffed, sniff};
 
 /// How long a stream may go on after its last finish, for the usage chunk and `[DONE]` that some never send.
 const GRACE: Duration = Duration::from_millis(1_500);
@@ -24,11 +22,6 @@ const DRAIN: Duration = Duration::from_millis(100);
 const DRAIN_BYTES: usize = 64;
 /// Bytes read at a time.
 const PIECE_BYTES: usize = 4 * 1024;
-/// A reservation is topped up whenever so many further tokens came.
-const TOP_UP_TOKENS: u64 = 256;
-/// Frames held for choices that have not shown themselves. An upstream that gives one whole choice after the other
-/// reaches it with a long first one, and is believed then.
-const HELD_BYTES_MAX: usize = 256 * 1024;
 /// Bytes looked at before a body counts as no event stream.
 const SNIFF_BYTES_MAX: usize = 4 * 1024;
 
@@ -48,206 +41,156 @@ pub enum Streamed {
     Other(Vec<u8>),
 }
 
-/// What the relaying of one stream needs, and what it leaves behind.
+/// What the relaying of one stream needs.
 pub struct Relay<'t> {
-    turn: &'t Turn,
-    watch: &'t Watch,
-    idle: Duration,
+    pub turn: &'t Turn,
+    pub watch: &'t Watch,
+    /// Longest wait between data events.
+    pub idle: Duration,
     /// When the turn has to have committed.
-    budget_ends: Instant,
-    shaper: ChunkShaper,
-    decoder: Decoder,
-    /// Shaped frames that have not left.
-    held: Vec<u8>,
-    topped_up_tokens: u64,
-    /// Whether the gate is open.
-    open: bool,
-    finished: bool,
-    done: bool,
+    pub budget_ends: Instant,
 }
 
-impl<'t> Relay<'t> {
-    /// `idle` is the longest wait between data events; the first part of the answer must come before `budget_ends`.
-    pub fn new(
-        turn: &'t Turn,
-        watch: &'t Watch,
-        idle: Duration,
-        budget_ends: Instant,
-        options: ShapeOptions,
-    ) -> Relay<'t> {
-        Relay {
-            turn,
-            watch,
-            idle,
-            budget_ends,
-            shaper: ChunkShaper::new(options),
-            decoder: Decoder::new(),
-            held: Vec::new(),
-            topped_up_tokens: 0,
-            open: false,
-            finished: false,
-            done: false,
-        }
-    }
-
-    /// Passes the stream on, all but its last frames.
-    pub fn run(&mut self, reply: &mut Reply, books: &mut Books<'_>) -> Streamed {
+impl Relay<'_> {
+    /// Passes the stream on, all but its last frames. Gives the gate back as well: it knows what was used.
+    pub fn run(&self, mut gate: Gate, reply: &mut Reply, books: &mut Books<'_>) -> (Gate, Streamed) {
         let mut piece = vec![0; PIECE_BYTES];
-        let mut first = Vec::new();
-        let mut is_events = false;
+        let first = match self.first(reply, &mut piece) {
+            Ok(first) => first,
+            Err(streamed) => return (gate, streamed),
+        };
+        self.take(&mut gate, &first);
+        drop(first);
         loop {
-            let count = match reply.body.read(&mut piece) {
-                Ok(count) => count,
+            if let Some(streamed) = self.pass(&mut gate, books) {
+                return (gate, streamed);
+            }
+            if gate.runs() && self.turn.can_flow() {
+                gate = self.let_flow(gate, reply);
+                if let Some(streamed) = self.pass(&mut gate, books) {
+                    return (gate, streamed);
+                }
+            }
+            let streamed = match reply.body.read(&mut piece) {
+                Ok(0) => {
+                    gate.close();
+                    self.pass(&mut gate, books).unwrap_or_else(|| self.end(&mut gate))
+                }
+                Ok(count) => {
+                    self.take(&mut gate, &piece[..count]);
+                    continue;
+                }
                 // Nothing more came within the grace, or the upstream slammed the door after its last word.
-                Err(fault) if self.finished && fault.kind != FaultKind::Cut => return self.end(),
-                Err(fault) => return self.fault(fault),
+                Err(fault) if gate.finished && fault.kind != FaultKind::Cut => self.end(&mut gate),
+                Err(fault) => self.fault(fault),
             };
-            if !is_events {
-                first.extend_from_slice(&piece[..count]);
-                match sniff(&first) {
-                    Sniffed::Events => is_events = true,
-                    Sniffed::Undecided if count > 0 && first.len() < SNIFF_BYTES_MAX => continue,
-                    _ if first.trim_ascii().is_empty() => return Streamed::Other(first),
-                    _ => return self.other(reply, first),
-                }
-                self.decoder.push(&first);
-                first = Vec::new();
-            } else {
-                self.decoder.push(&piece[..count]);
-            }
-            if count == 0 {
-                self.decoder.finish();
-            }
-            let failed = self.take_items();
-            // What came before a failure counts as sent, however the network cut it up: the end of an answer must not
-            // depend on whether it shared a packet with its beginning.
-            self.pass(books);
-            if let Some(failed) = failed {
-                return failed;
-            }
-            if self.turn.client_left() {
-                return Streamed::ClientLeft;
-            }
-            if self.done || count == 0 {
-                return self.end();
+            return (gate, streamed);
+        }
+    }
+
+    /// Reads until it is sure that events come; gives what came.
+    fn first(&self, reply: &mut Reply, piece: &mut [u8]) -> Result<Vec<u8>, Streamed> {
+        let mut first = Vec::new();
+        loop {
+            let count = reply.body.read(piece).map_err(|fault| self.fault(fault))?;
+            first.extend_from_slice(&piece[..count]);
+            match sniff(&first) {
+                Sniffed::Events => return Ok(first),
+                Sniffed::Undecided if count > 0 && first.len() < SNIFF_BYTES_MAX => {}
+                _ if first.trim_ascii().is_empty() => return Err(Streamed::Other(first)),
+                _ => return Err(self.other(reply, first)),
             }
         }
     }
 
-    /// What the upstream said about usage, else our estimate.
-    pub fn usage(&self) -> Usage {
-        tokens::usage(self.shaper.usage(), self.turn.prompt_tokens(), self.shaper.output())
-    }
-
-    /// The same as the `usage` object of an answer, with all details that the upstream gave.
-    pub fn usage_object(&self) -> Vec<u8> {
-        self.shaper.usage_object(self.usage())
-    }
-
-    /// How many events could not be read, and were left out.
-    pub fn malformed(&self) -> u32 {
-        self.shaper.malformed()
-    }
-
-    fn estimate(&self) -> Usage {
-        tokens::estimated_usage(self.turn.prompt_tokens(), self.shaper.output())
-    }
-
-    /// Shapes every event that has come; an event that ends the attempt is returned.
-    fn take_items(&mut self) -> Option<Streamed> {
-        let (was_finished, mut alive) = (self.finished, false);
-        let mut failed = None;
-        while let Some(item) = self.decoder.next() {
-            let step = match item {
-                SseItem::Comment => continue,
-                SseItem::Data(data) => self.shaper.data(data, &mut self.held),
-                SseItem::Error(data) => self.shaper.error(data),
-                SseItem::TooLong => {
-                    let message = "one event of its stream is too long".to_owned();
-                    let kind = FaultKind::TooLarge;
-                    failed = Some(Streamed::Fault(Fault {
-                        phase: Phase::Stream,
-                        kind,
-                        message,
-                        request_sent: true,
-                    }));
-                    break;
-                }
-            };
-            alive = true;
-            match step {
-                Step::Nothing | Step::Delta => {}
-                Step::Finished => self.finished = true,
-                Step::Done => {
-                    self.done = true;
-                    break;
-                }
-                // The answer was whole before, as it is when the door is slammed.
-                Step::Failed(_) if self.finished => {
-                    self.done = true;
-                    break;
-                }
-                Step::Failed(body) => {
-                    failed = Some(Streamed::Failed(body));
-                    break;
-                }
-            }
-        }
-        if alive && !was_finished {
+    /// Takes more of the body into the gate.
+    fn take(&self, gate: &mut Gate, bytes: &[u8]) {
+        let was_finished = gate.finished;
+        if gate.push(bytes) && !was_finished {
             self.watch.set_phase(Phase::Stream);
-            // The grace runs from the finish on, whatever still comes.
-            let by = clock::instant() + if self.finished { GRACE } else { self.idle };
-            self.watch.set_deadline(if self.opens() { by } else { by.min(self.budget_ends) });
-        }
-        failed
-    }
-
-    /// Whether the gate is open from now on.
-    fn opens(&mut self) -> bool {
-        let sure = || self.shaper.has_all_choices() || self.held.len() > HELD_BYTES_MAX;
-        self.open |= self.shaper.is_answer() && sure();
-        self.open
-    }
-
-    /// Sends what may leave.
-    fn pass(&mut self, books: &mut Books<'_>) {
-        if self.held.is_empty() || !self.opens() {
-            return;
-        }
-        if !self.turn.committed() {
-            books.committed();
-        }
-        self.turn.commit(&self.held);
-        self.held.clear();
-        self.turn.set_pulse(self.watch);
-        let tokens = self.estimate().completion;
-        if tokens >= self.topped_up_tokens + TOP_UP_TOKENS {
-            self.topped_up_tokens = tokens;
-            books.top_up(tokens);
+            self.renew_deadline(gate);
         }
     }
 
-    fn end(&mut self) -> Streamed {
-        match self.shaper.end(self.estimate(), &mut self.held) {
-            End::Complete => Streamed::Whole(std::mem::take(&mut self.held)),
-            End::Empty => Streamed::Empty,
-            End::FewerChoices => Streamed::FewerChoices,
-            End::Truncated => self.fault(Fault {
-                phase: Phase::Stream,
-                kind: FaultKind::Closed,
-                message: "its stream stopped before it was finished".into(),
-                request_sent: true,
-            }),
+    /// An event came: the next has its time from now on.
+    fn renew_deadline(&self, gate: &mut Gate) {
+        // The grace runs from the finish on, whatever still comes.
+        let by = clock::instant() + if gate.finished { GRACE } else { self.idle };
+        self.watch.set_deadline(if gate.opens() { by } else { by.min(self.budget_ends) });
+    }
+
+    /// Sends what may leave; then says how the stream ended, if it did.
+    fn pass(&self, gate: &mut Gate, books: &mut Books<'_>) -> Option<Streamed> {
+        // What came before a failure counts as sent, however the network cut it up: the end of an answer must not depend
+        // on whether it shared a packet with its beginning.
+        let frames = gate.frames();
+        if !frames.is_empty() {
+            if !self.turn.committed() {
+                books.committed();
+            }
+            self.turn.commit(frames);
+            gate.sent();
+            self.turn.set_pulse(self.watch);
+            if let Some(tokens) = gate.wants_top_up() {
+                gate.topped_up(tokens);
+                books.top_up(tokens);
+            }
+        }
+        match gate.broken.take() {
+            Some(Broken::Failed(body)) => return Some(Streamed::Failed(body)),
+            Some(Broken::TooLong) => {
+                let message = "one event of its stream is too long";
+                return Some(Streamed::Fault(stream_fault(FaultKind::TooLarge, message)));
+            }
+            None => {}
+        }
+        if self.turn.client_left() {
+            return Some(Streamed::ClientLeft);
+        }
+        gate.done.then(|| self.end(gate))
+    }
+
+    /// Lets the stream flow by itself for as long as it can.
+    fn let_flow(&self, gate: Gate, reply: &mut Reply) -> Gate {
+        let Some(inflow) = reply.body.lend() else { return gate };
+        let (deadline, pulse_at) = (self.watch.deadline(), self.watch.pulse_at());
+        let flow = Flow {
+            gate,
+            inflow,
+            idle: self.idle,
+            deadline,
+            pulse_at: pulse_at.unwrap_or(deadline),
+            keep_alive: self.turn.keep_alive_every(),
+            heard: Heard::default(),
+        };
+        let Flow { mut gate, inflow, deadline, pulse_at, .. } = *self.turn.let_flow(Box::new(flow));
+        reply.body.take_back(inflow);
+        self.watch.set_pulse(Some(pulse_at));
+        match gate.finished {
+            true => self.renew_deadline(&mut gate),
+            false => self.watch.set_deadline(deadline),
+        }
+        gate
+    }
+
+    fn end(&self, gate: &mut Gate) -> Streamed {
+        match gate.end() {
+            (End::Complete, last) => Streamed::Whole(last),
+            (End::Empty, _) => Streamed::Empty,
+            (End::FewerChoices, _) => Streamed::FewerChoices,
+            (End::Truncated, _) => {
+                self.fault(stream_fault(FaultKind::Closed, "its stream stopped before it was finished"))
+            }
         }
     }
 
     /// A fault below the answer, unless it is the client's leaving that broke the call.
-    fn fault(&mut self, fault: Fault) -> Streamed {
+    fn fault(&self, fault: Fault) -> Streamed {
         if self.turn.client_left() { Streamed::ClientLeft } else { Streamed::Fault(fault) }
     }
 
     /// Reads a body that is no event stream whole.
-    fn other(&mut self, reply: &mut Reply, mut body: Vec<u8>) -> Streamed {
+    fn other(&self, reply: &mut Reply, mut body: Vec<u8>) -> Streamed {
         match reply.body.read_all(ANSWER_BYTES_MAX) {
             Ok(rest) => {
                 body.extend_from_slice(&rest);
@@ -264,4 +207,8 @@ impl<'t> Relay<'t> {
         // Whatever comes or fails now is of no interest: the connection is closed unless this is its clean end.
         let _ = reply.body.read(&mut [0; DRAIN_BYTES]);
     }
+}
+
+fn stream_fault(kind: FaultKind, message: &str) -> Fault {
+    Fault { phase: Phase::Stream, kind, message: message.into(), request_sent: true }
 }

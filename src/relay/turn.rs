@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::admitted::Admitted;
+use super::flow::Flow;
 use super::outlet::Outlet;
 use super::route_info::RouteInfo;
 use crate::base::clock::{self, Now};
@@ -152,16 +153,42 @@ pub struct Turn {
     hold_ends: Instant,
     keep_alive: Duration,
     first_token: Cell<Option<Now>>,
-    /// What was asked and is being said, when a preview of it is kept.
-    preview: RefCell<Option<(String, Clip)>>,
-    /// The frames that have left, when somebody wants the answer whole.
-    kept: RefCell<Option<Vec<u8>>>,
+    heard: RefCell<Heard>,
     /// The `usage` object of a stream, all details included, whether the client asked for it or not.
     usage: RefCell<Option<Vec<u8>>>,
     /// What ends the call that this turn makes for others as well.
     shared: RefCell<Option<Arc<Cut>>>,
     /// The answer is not what the model would say again: part of it was lost on the way.
     spoiled: Cell<bool>,
+}
+
+/// What is kept of an answer while it leaves.
+#[derive(Default)]
+pub struct Heard {
+    /// What was asked and is being said, when a preview of it is kept.
+    preview: Option<(String, Clip)>,
+    /// The frames that have left, when somebody wants the answer whole.
+    kept: Option<Vec<u8>>,
+}
+
+impl Heard {
+    /// More frames of a stream leave.
+    pub fn frames(&mut self, frames: &[u8]) {
+        self.last(&Last::Frames(frames));
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(frames);
+        }
+    }
+
+    /// The last part of the answer is about to leave.
+    fn last(&mut self, last: &Last<'_>) {
+        if let Some((_, said)) = &mut self.preview {
+            match last {
+                Last::Whole(body) => said.push_whole(body),
+                Last::Frames(frames) => said.push_frames(frames),
+            }
+        }
+    }
 }
 
 /// The last of an answer, on its way to the client.
@@ -189,8 +216,7 @@ impl Turn {
             hold_ends: clock::instant() + Duration::from_millis(stream.hold_ms),
             keep_alive: Duration::from_millis(stream.keep_alive_ms),
             first_token: Cell::new(None),
-            preview: RefCell::new(None),
-            kept: RefCell::new(None),
+            heard: RefCell::default(),
             usage: RefCell::new(None),
             shared: RefCell::new(None),
             spoiled: Cell::new(false),
@@ -204,29 +230,24 @@ impl Turn {
             Operation::Embeddings(_) => None,
         };
         if log.previews {
-            *self.preview.borrow_mut() = Some((preview::prompt(body, question), Clip::default()));
+            self.heard.borrow_mut().preview = Some((preview::prompt(body, question), Clip::default()));
         }
     }
 
     /// Listens to the last part of the answer, which is about to leave.
     pub fn hear(&self, last: &Last<'_>) {
-        if let Some((_, said)) = self.preview.borrow_mut().as_mut() {
-            match last {
-                Last::Whole(body) => said.push_whole(body),
-                Last::Frames(frames) => said.push_frames(frames),
-            }
-        }
+        self.heard.borrow_mut().last(last);
     }
 
     /// What was asked and said.
     pub fn take_preview(&self) -> Option<(String, String)> {
-        let (prompt, said) = self.preview.take()?;
+        let (prompt, said) = self.heard.borrow_mut().preview.take()?;
         Some((prompt, said.finish()))
     }
 
     /// From now on, what is streamed is kept as well, so that the answer can be had whole.
     pub fn keep_answer(&self) {
-        *self.kept.borrow_mut() = Some(Vec::new());
+        self.heard.borrow_mut().kept = Some(Vec::new());
     }
 
     /// The whole answer, given its last part; `None` for a stream that was not kept. Usage stands in it only if the
@@ -235,15 +256,15 @@ impl Turn {
         match last {
             Last::Whole(body) => Some(Cow::Borrowed(body)),
             Last::Frames(frames) => {
-                let kept = self.kept.borrow();
-                Some(Cow::Owned(fold(&[kept.as_ref()?.as_slice(), frames].concat())))
+                let heard = self.heard.borrow();
+                Some(Cow::Owned(fold(&[heard.kept.as_ref()?.as_slice(), frames].concat())))
             }
         }
     }
 
     /// Whether somebody wants the answer whole.
     pub fn keeps_answer(&self) -> bool {
-        self.kept.borrow().is_some()
+        self.heard.borrow().kept.is_some()
     }
 
     /// Notes the `usage` object of a stream.
@@ -355,6 +376,11 @@ impl Turn {
         clock::instant() + self.keep_alive
     }
 
+    /// Longest silence towards the client.
+    pub fn keep_alive_every(&self) -> Duration {
+        self.keep_alive
+    }
+
     /// Something was sent: the next keep-alive is a whole period away.
     pub fn set_pulse(&self, watch: &Watch) {
         watch.set_pulse(Some(clock::instant() + self.keep_alive));
@@ -363,11 +389,21 @@ impl Turn {
     /// Sends events of the answer: from now on nobody else may give one.
     pub fn commit(&self, frames: &[u8]) {
         self.mark_first_token();
-        self.hear(&Last::Frames(frames));
-        if let Some(kept) = self.kept.borrow_mut().as_mut() {
-            kept.extend_from_slice(frames);
-        }
+        self.heard.borrow_mut().frames(frames);
         self.outlet.borrow_mut().commit(|| self.info_now(), frames);
+    }
+
+    /// Whether the stream can flow by itself: its answer has begun to leave, and the client is there.
+    pub fn can_flow(&self) -> bool {
+        self.outlet.borrow().is_flowing()
+    }
+
+    /// Lets a stream flow by itself until it needs this turn again.
+    pub fn let_flow(&self, mut flow: Box<Flow>) -> Box<Flow> {
+        flow.heard = self.heard.take();
+        let mut flow = self.outlet.borrow_mut().let_flow(flow);
+        self.heard.replace(std::mem::take(&mut flow.heard));
+        flow
     }
 
     /// Sends the last events of the answer.

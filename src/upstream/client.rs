@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::idle::Idle;
 use super::proxy::Proxies;
 use super::resolve::Resolver;
 use super::transport::HEAD_BYTES_MAX;
-use super::watch::{Current, Freshness, Watch, enter};
+use super::watch::{Current, Freshness, Look, Watch, enter};
 use super::{tls, url};
 use crate::catalog::provider::{Auth, Key, Provider};
 use crate::wire::exchange::{Fault, FaultKind, Headers, Phase};
@@ -321,9 +322,10 @@ impl Reply {
             status: parts.status.as_u16(),
             headers,
             body: ReplyBody {
-                reader: body.into_reader(),
+                reader: Some(body.into_reader()),
                 call: Rc::clone(call),
                 coding: Coding::named(coding.trim()),
+                late: None,
             },
         }
     }
@@ -331,10 +333,15 @@ impl Reply {
 
 /// The body of an answer, decoded. Dropping it before its end closes the connection.
 pub struct ReplyBody {
-    reader: ureq::BodyReader<'static>,
+    /// Away while it is lent.
+    reader: Option<ureq::BodyReader<'static>>,
     call: Rc<Current>,
     coding: Coding,
+    /// What went wrong while it was lent.
+    late: Option<io::Error>,
 }
+
+const HERE: &str = "a body is not read while its reader is lent";
 
 enum Coding {
     Plain,
@@ -368,9 +375,13 @@ impl Coding {
 impl ReplyBody {
     /// Reads what there is, blocking until there is something; 0 is the end of a whole body.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Fault> {
+        if let Some(error) = self.late.take() {
+            return Err(read_fault(&error, &self.call));
+        }
         let _entered = enter(&self.call);
+        let reader = self.reader.as_mut().expect(HERE);
         let packed = match &mut self.coding {
-            Coding::Plain => return read_plain(&mut self.reader, into, &self.call),
+            Coding::Plain => return read_plain(reader, into, &self.call),
             Coding::Unknown => {
                 let message = "its answer is compressed in a way that nobody asked for";
                 return Err(self.call.fault(FaultKind::Protocol, message));
@@ -387,14 +398,29 @@ impl ReplyBody {
                 return Ok(made);
             }
             if packed.start == packed.end {
-                (packed.start, packed.end) =
-                    (0, read_plain(&mut self.reader, &mut packed.piece, &self.call)?);
+                (packed.start, packed.end) = (0, read_plain(reader, &mut packed.piece, &self.call)?);
                 if packed.end == 0 {
                     let whole = packed.gunzip.is_whole();
                     return if whole { Ok(0) } else { Err(self.call.closed()) };
                 }
             }
         }
+    }
+
+    /// Lends the way to the body to a thread that cannot wait for it. `None` when only the call itself can read on: its
+    /// answer is packed, or it was cut.
+    pub fn lend(&mut self) -> Option<Inflow> {
+        let socket = self.call.cut.socket().filter(|_| matches!(self.coding, Coding::Plain))?;
+        socket.set_nonblocking(true).ok()?;
+        Some(Inflow { reader: self.reader.take()?, socket, late: None })
+    }
+
+    /// Takes back what was lent.
+    pub fn take_back(&mut self, inflow: Inflow) {
+        let Inflow { reader, socket, late } = inflow;
+        // Fails only for a socket that is no more, on which no read waits.
+        let _ = socket.set_nonblocking(false);
+        (self.reader, self.late) = (Some(reader), late);
     }
 
     /// The whole body; a fault if it is longer than `max_bytes` or not whole.
@@ -434,15 +460,62 @@ impl ReplyBody {
     }
 }
 
+/// The way to the body of an answer, lent to a thread that makes no call and never waits.
+pub struct Inflow {
+    reader: ureq::BodyReader<'static>,
+    socket: Arc<TcpStream>,
+    late: Option<io::Error>,
+}
+
+/// What a look at a body showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glance {
+    Bytes(usize),
+    /// Nothing more has come.
+    Nothing,
+    /// The body has ended or broken off, or what came is no part of it: the call has to read on.
+    Unclear,
+}
+
+impl Inflow {
+    /// Reads what has come already. Looks at the socket at most once, and only if it `may_look`: what comes later shows
+    /// there.
+    pub fn read(&mut self, into: &mut [u8], may_look: bool) -> Glance {
+        let look = if may_look { Look::Once } else { Look::Done };
+        look.set();
+        let read = self.reader.read(into);
+        let look = Look::Never.set();
+        match read {
+            Ok(count) if count > 0 => Glance::Bytes(count),
+            Ok(_) => Glance::Unclear,
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                self.late = Some(error);
+                Glance::Unclear
+            }
+            Err(_) if look == Look::Unclear => Glance::Unclear,
+            Err(_) => Glance::Nothing,
+        }
+    }
+
+    /// What further input shows on.
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+}
+
 fn read_plain(reader: &mut impl Read, into: &mut [u8], call: &Current) -> Result<usize, Fault> {
-    let count = reader.read(into).map_err(|error| match call.take_fault() {
-        Some(fault) => fault,
-        None if call.ended.get() => call.closed(),
-        None if error.kind() == std::io::ErrorKind::UnexpectedEof => call.closed(),
-        None => call.fault(FaultKind::Protocol, "the framing of its answer is broken"),
-    })?;
+    let count = reader.read(into).map_err(|error| read_fault(&error, call))?;
     call.barren_bytes.set(0);
     Ok(count)
+}
+
+fn read_fault(error: &io::Error, call: &Current) -> Fault {
+    match call.take_fault() {
+        Some(fault) => fault,
+        None if call.ended.get() => call.closed(),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => call.closed(),
+        None => call.fault(FaultKind::Protocol, "the framing of its answer is broken"),
+    }
 }
 
 impl fmt::Debug for ReplyBody {

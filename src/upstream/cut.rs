@@ -87,6 +87,11 @@ impl Cut {
         self.state.lock().cut
     }
 
+    /// The socket in use, if there is one and the call was not cut.
+    pub fn socket(&self) -> Option<Arc<TcpStream>> {
+        self.state.lock().socket.clone()
+    }
+
     /// Names the socket in use; `None` when the call was cut already and must not go on.
     pub fn hold(&self, socket: &Arc<TcpStream>) -> Option<Hold> {
         let mut state = self.state.lock();

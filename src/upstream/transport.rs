@@ -1,5 +1,6 @@
 //! Our transport under ureq: one buffer for both directions, head and body of a request in one write, no system call
 //! that a call does not need.
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,7 +8,7 @@ use parking_lot::Mutex;
 use ureq::unversioned::transport::{Buffers, NextTimeout, Transport};
 
 use super::idle::Idle;
-use super::watch::{Current, current};
+use super::watch::{Current, Look, current};
 use super::wire::Wire;
 use crate::wire::exchange::{Fault, FaultKind, Phase};
 
@@ -93,6 +94,29 @@ impl Line {
         }
         Ok(read > 0)
     }
+
+    /// The same for a thread that makes no call: takes what has come. Whatever else it meets is left as it is.
+    fn look(&mut self, may_look: bool) -> Result<bool, ureq::Error> {
+        let room = self.buffer.make_room();
+        let end = self.buffer.end;
+        let read = match &mut self.wire {
+            Some(wire) if room => wire.receive_now(&mut self.buffer.bytes[end..], may_look),
+            _ => Ok(0),
+        };
+        let waits =
+            |error: &io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+        match read {
+            Ok(read) if read > 0 => {
+                self.buffer.end += read;
+                Look::Done.set();
+                return Ok(true);
+            }
+            Err(error) if waits(&error) => Look::Done.set(),
+            Ok(_) | Err(_) => Look::Unclear.set(),
+        };
+        // ureq passes this on, and keeps its place in the answer.
+        Err(ureq::Error::Io(ErrorKind::WouldBlock.into()))
+    }
 }
 
 /// The request with its target in the form that a proxy wants (RFC 9112, 3.2.2).
@@ -122,8 +146,13 @@ impl Transport for Line {
     }
 
     fn await_input(&mut self, _: NextTimeout) -> Result<bool, ureq::Error> {
-        let call = current()?;
-        self.receive(&call).map_err(|fault| call.fail(fault))
+        match Look::now() {
+            Look::Never => {
+                let call = current()?;
+                self.receive(&call).map_err(|fault| call.fail(fault))
+            }
+            look => self.look(look == Look::Once),
+        }
     }
 
     /// ureq asks once, when the answer is complete: its own pool is switched off, and ours looks again before use.
@@ -243,7 +272,7 @@ impl Buffers for Buffer {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{ErrorKind, Read, Write};
+    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
 

@@ -63,6 +63,11 @@ impl Watch {
         self.pulse_at.set(at);
     }
 
+    /// When the pulse is called next.
+    pub fn pulse_at(&self) -> Option<Instant> {
+        self.pulse_at.get()
+    }
+
     /// What to call then. While a TCP connection is being made the pulse waits for the outcome.
     pub fn on_pulse(&self, pulse: Pulse) {
         *self.on_pulse.borrow_mut() = Some(pulse);
@@ -248,4 +253,32 @@ impl Drop for Entered {
 /// The current call. ureq runs only inside [`enter`], so an error here is a bug, not a panic.
 pub(super) fn current() -> Result<Rc<Current>, ureq::Error> {
     CURRENT.with_borrow(Clone::clone).ok_or(ureq::Error::ConnectionFailed)
+}
+
+thread_local! {
+    static LOOK: Cell<Look> = const { Cell::new(Look::Never) };
+}
+
+/// What a thread that makes no call may do with a socket, and what it met there. It never waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Outside of a read that was lent.
+    Never,
+    /// It may look at the socket once.
+    Once,
+    /// It has looked.
+    Done,
+    /// It met something that the call has to judge.
+    Unclear,
+}
+
+impl Look {
+    /// What holds on this thread from now on; gives what held before.
+    pub fn set(self) -> Look {
+        LOOK.replace(self)
+    }
+
+    pub fn now() -> Look {
+        LOOK.get()
+    }
 }

@@ -41,6 +41,8 @@ pub(super) struct Wire {
     address: Option<SocketAddr>,
     waits: Waits,
     tls: Option<Box<ClientConnection>>,
+    /// What went wrong while nobody could judge it.
+    late: Option<io::Error>,
 }
 
 /// The timeouts that the socket has now. Setting one is a system call, so one that serves is left as it is.
@@ -76,7 +78,7 @@ impl Wire {
     /// A connection over a socket that is connected.
     pub fn new(peer: Peer, socket: Arc<TcpStream>) -> Wire {
         let address = socket.peer_addr().ok();
-        Wire { peer, socket, address, waits: Waits::default(), tls: None }
+        Wire { peer, socket, address, waits: Waits::default(), tls: None, late: None }
     }
 
     pub fn socket(&self) -> &Arc<TcpStream> {
@@ -100,6 +102,9 @@ impl Wire {
     /// Reads what there is, blocking until there is something; 0 is the end of the connection.
     pub fn receive(&mut self, into: &mut [u8], call: &Current) -> Result<usize, Fault> {
         let mut patient = Patient::new(&self.socket, self.address, &mut self.waits, call);
+        if let Some(error) = self.late.take() {
+            return patient.judge(Err(error));
+        }
         let Some(session) = &mut self.tls else {
             let read = patient.read(into);
             return patient.judge(read);
@@ -117,6 +122,43 @@ impl Wire {
             if session.wants_write() {
                 let written = session.write_tls(&mut patient);
                 patient.judge(written)?;
+            }
+        }
+    }
+
+    /// Reads what has come, from the socket only if it `may_look`; the socket is one that does not block. 0 is the end of
+    /// the connection.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing has come; what else went wrong is kept for [`Wire::receive`] to judge.
+    pub fn receive_now(&mut self, into: &mut [u8], may_look: bool) -> io::Result<usize> {
+        let read = self.try_receive(into, may_look);
+        match read {
+            Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                self.late = Some(error);
+                Err(ErrorKind::Other.into())
+            }
+            read => read,
+        }
+    }
+
+    fn try_receive(&mut self, into: &mut [u8], may_look: bool) -> io::Result<usize> {
+        let mut socket = &*self.socket;
+        let Some(session) = &mut self.tls else {
+            return if may_look { socket.read(into) } else { Err(ErrorKind::WouldBlock.into()) };
+        };
+        loop {
+            match session.reader().read(into) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && may_look => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
+                // The peer may have left without the farewell of TLS, which is no error of its own.
+                read => return read.or(Ok(0)),
+            }
+            session.read_tls(&mut socket)?;
+            session.process_new_packets().map_err(io::Error::other)?;
+            if session.wants_write() {
+                // If there is no room now, the next to write takes it along.
+                let _ = session.write_tls(&mut socket);
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Calls against tiny servers on loopback that say exactly the bytes that a case needs.
 //!
-//! `calls` is the ordinary exchange and what upstreams do to it, `time` is deadlines, pulses and cuts, `ways` is names,
-//! proxies and TLS.
+//! `calls` is the ordinary exchange and what upstreams do to it, `lent` is bodies read by others, `time` is deadlines,
+//! pulses and cuts, `ways` is names, proxies and TLS.
 mod calls;
+mod lent;
 mod time;
 mod ways;
 

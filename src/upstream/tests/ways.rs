@@ -15,7 +15,7 @@ use crate::upstream::resolve::Resolver;
 use crate::wire::exchange::{FaultKind, Phase};
 
 /// A client for which names below `test` have `addresses`, but `nowhere.test`, which does not exist.
-fn client_with(addresses: &[&str], config: ClientConfig) -> Client {
+pub(super) fn client_with(addresses: &[&str], config: ClientConfig) -> Client {
     let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
     let lookup = move |name: &str| match name {
         "nowhere.test" => Err(io::Error::other("no such name")),
@@ -30,7 +30,7 @@ fn proxied(variables: &[(&str, &str)]) -> ClientConfig {
     ClientConfig { proxies: Proxies::from_env(&variables), ca_file: Some(data("ca.pem")) }
 }
 
-fn trusting() -> ClientConfig {
+pub(super) fn trusting() -> ClientConfig {
     proxied(&[])
 }
 
@@ -38,7 +38,7 @@ fn data(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tls").join(file)
 }
 
-type Tls = StreamOwned<ServerConnection, TcpStream>;
+pub(super) type Tls = StreamOwned<ServerConnection, TcpStream>;
 
 fn tls_config(certificate: &str) -> Arc<ServerConfig> {
     let certificate = CertificateDer::from_pem_file(data(certificate)).unwrap();
@@ -54,7 +54,7 @@ fn tls_config(certificate: &str) -> Arc<ServerConfig> {
 }
 
 /// Like [`Server::start`], speaking TLS.
-fn tls_server(certificate: &str, script: impl Fn(Tls) + Send + Sync + 'static) -> Server {
+pub(super) fn tls_server(certificate: &str, script: impl Fn(Tls) + Send + Sync + 'static) -> Server {
     let config = tls_config(certificate);
     Server::start(move |_, stream| {
         script(StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), stream));
