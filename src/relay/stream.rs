@@ -55,18 +55,19 @@ impl Relay<'_> {
     /// Passes the stream on, all but its last frames. Gives the gate back as well: it knows what was used.
     pub fn run(&self, mut gate: Gate, reply: &mut Reply, books: &mut Books<'_>) -> (Gate, Streamed) {
         let mut piece = vec![0; PIECE_BYTES];
-        let first = match self.first(reply, &mut piece) {
-            Ok(first) => first,
+        match self.first(reply, &mut piece) {
+            Ok(first) => self.take(&mut gate, &first),
             Err(streamed) => return (gate, streamed),
-        };
-        self.take(&mut gate, &first);
-        drop(first);
+        }
         loop {
             if let Some(streamed) = self.pass(&mut gate, books) {
                 return (gate, streamed);
             }
             if gate.runs() && self.turn.can_flow() {
+                // Hundreds of streams may flow at once, and need no room of their own for it.
+                piece = Vec::new();
                 gate = self.let_flow(gate, reply);
+                piece.resize(PIECE_BYTES, 0);
                 if let Some(streamed) = self.pass(&mut gate, books) {
                     return (gate, streamed);
                 }

@@ -23,7 +23,7 @@ use super::idle::Idle;
 use super::proxy::Proxies;
 use super::resolve::Resolver;
 use super::transport::HEAD_BYTES_MAX;
-use super::watch::{Current, Freshness, Look, Watch, enter};
+use super::watch::{Current, Freshness, Look, Looking, Watch, enter};
 use super::{tls, url};
 use crate::catalog::provider::{Auth, Key, Provider};
 use crate::wire::exchange::{Fault, FaultKind, Headers, Phase};
@@ -481,18 +481,15 @@ impl Inflow {
     /// Reads what has come already. Looks at the socket at most once, and only if it `may_look`: what comes later shows
     /// there.
     pub fn read(&mut self, into: &mut [u8], may_look: bool) -> Glance {
-        let look = if may_look { Look::Once } else { Look::Done };
-        look.set();
-        let read = self.reader.read(into);
-        let look = Look::Never.set();
-        match read {
+        let _looking = Looking::begin(may_look);
+        match self.reader.read(into) {
             Ok(count) if count > 0 => Glance::Bytes(count),
             Ok(_) => Glance::Unclear,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                 self.late = Some(error);
                 Glance::Unclear
             }
-            Err(_) if look == Look::Unclear => Glance::Unclear,
+            Err(_) if Look::now() == Look::Unclear => Glance::Unclear,
             Err(_) => Glance::Nothing,
         }
     }

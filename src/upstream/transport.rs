@@ -108,11 +108,11 @@ impl Line {
         match read {
             Ok(read) if read > 0 => {
                 self.buffer.end += read;
-                Look::Done.set();
+                Look::Done.note();
                 return Ok(true);
             }
-            Err(error) if waits(&error) => Look::Done.set(),
-            Ok(_) | Err(_) => Look::Unclear.set(),
+            Err(error) if waits(&error) => Look::Done.note(),
+            Ok(_) | Err(_) => Look::Unclear.note(),
         };
         // ureq passes this on, and keeps its place in the answer.
         Err(ureq::Error::Io(ErrorKind::WouldBlock.into()))

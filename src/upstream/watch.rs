@@ -273,12 +273,29 @@ pub(super) enum Look {
 }
 
 impl Look {
-    /// What holds on this thread from now on; gives what held before.
-    pub fn set(self) -> Look {
-        LOOK.replace(self)
-    }
-
+    /// What this thread may do now.
     pub fn now() -> Look {
         LOOK.get()
+    }
+
+    /// Notes that this thread has looked, and what it met.
+    pub fn note(self) {
+        LOOK.set(self);
+    }
+}
+
+/// Lets this thread read what was lent, until dropped.
+pub(super) struct Looking(());
+
+impl Looking {
+    pub fn begin(may_look: bool) -> Looking {
+        LOOK.set(if may_look { Look::Once } else { Look::Done });
+        Looking(())
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        LOOK.set(Look::Never);
     }
 }
