@@ -24,7 +24,7 @@
 //!
 //! | layer | module | files | what it is |
 //! |---|---|---|---|
-//! | words | `base` | `base64` `bounded` `calendar` `clock` `histogram` `redact` `rng` `text` `varint` | time and dates, randomness, text, bounded containers, histograms |
+//! | words | `base` | `base64` `bounded` `calendar` `clock` `histogram` `packed` `redact` `rng` `text` `varint` | time and dates, randomness, text, bounded containers, histograms |
 //! | | `wire` | `answer` `body` `calls` `chat` `choice` `chunk` `completion` `embeddings` `error` `exchange` `extent` `fold` `head` `json` `messages` `mould` `patch` `preview` `sse` `tally` `upstream_error` `usage` `vector` `whole_calls` | the shapes that cross the network: bodies, event streams, answers, errors |
 //! | things | `catalog` | `address` `boxfile` `bundled` `check` `client_key` `clients` `config` `discovery` `env` `example` `fields` `json` `key_export` `key_import` `key_names` `listing` `load` `names` `overrides` `pool` `provider` `settings` `slots` `spec` `spec_model` `splice` `table` `unified` `vault` | providers, models, keys, names and settings, read into one snapshot |
 //! | judgement | `cache` | `exact` `key` `lexicon` `likeness` `question` `replay` `rule` `semantic` `slab` `text` | which answers are kept, found and given again |

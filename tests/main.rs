@@ -70,6 +70,8 @@ mod e2e {
     mod overrides;
     /// The owner's views.
     mod owner;
+    /// The page's files.
+    mod page;
     /// How long upstreams are waited for.
     mod patience;
     /// Limits: reserved, settled, shared, kept.

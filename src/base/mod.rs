@@ -5,6 +5,7 @@ pub mod bounded;
 pub mod calendar;
 pub mod clock;
 pub mod histogram;
+pub mod packed;
 pub mod redact;
 pub mod rng;
 pub mod text;

@@ -1,4 +1,5 @@
 //! The provider files that are built into the program.
+use crate::base::packed::{Packed, packed};
 
 /// One built-in file.
 pub struct Bundled {
@@ -46,7 +47,7 @@ pub static BUNDLED: &[Bundled] = bundled![
 ];
 
 /// The machine-readable contract of the format.
-pub static SCHEMA: &str = include_str!("../../providers/_schema.json");
+pub static SCHEMA: Packed = packed!("providers/_schema.json");
 
 #[cfg(test)]
 pub mod tests {
@@ -65,7 +66,7 @@ pub mod tests {
     use crate::catalog::spec::{self, Context};
 
     fn schema() -> Value {
-        serde_json::from_str(SCHEMA).expect("the schema is plain JSON")
+        serde_json::from_str(&SCHEMA.text()).expect("the schema is plain JSON")
     }
 
     /// Just enough of JSON Schema for our own; an unknown word fails, so that the schema cannot outgrow its test.

@@ -239,7 +239,7 @@ pub(super) fn prepare_folder(paths: &Paths) -> std::io::Result<()> {
     if fresh && !paths.providers_named {
         // Without it the new folder would take the built-in providers away.
         std::fs::write(paths.providers.join(WITH_BUNDLED), MARKER)?;
-        std::fs::write(paths.providers.join("_schema.json"), bundled::SCHEMA)?;
+        std::fs::write(paths.providers.join("_schema.json"), bundled::SCHEMA.unpack())?;
     }
     Ok(())
 }

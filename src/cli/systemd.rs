@@ -6,6 +6,7 @@ use lexopt::prelude::*;
 use serde_json::json;
 
 use super::{DONE, Failure, World};
+use crate::base::packed::{Packed, packed};
 
 /// What `freeway systemd --help` says.
 pub const HELP: &str = "\
@@ -20,7 +21,7 @@ examples:
   sudo systemctl enable --now freeway";
 
 /// The unit for a program in `INSTALLED`.
-const UNIT: &str = include_str!("../../deploy/freeway.service");
+static UNIT: Packed = packed!("deploy/freeway.service");
 const INSTALLED: &str = "/usr/local/bin/freeway";
 
 /// Runs the command.
@@ -52,7 +53,7 @@ pub fn run(args: &[OsString], world: &mut World<'_>) -> Result<u8, Failure> {
 fn unit(program: &Path) -> String {
     // systemd expands % and splits at spaces.
     let program = program.display().to_string().replace('%', "%%").replace(' ', "\\x20");
-    UNIT.replace(INSTALLED, &program)
+    UNIT.text().replace(INSTALLED, &program)
 }
 
 #[cfg(test)]

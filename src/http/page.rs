@@ -1,19 +1,19 @@
 //! The page and the other files that browsers fetch: built in, each replaceable by one of the owner's folder.
 //!
 //! Nothing here knows what the page does. It says what the page may do: load what this gateway serves, and talk to it.
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
-use std::sync::OnceLock;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use ring::digest::{SHA256, digest};
 
 use super::answer::Answer;
 use super::conn::Admission;
 use super::head::Head;
 use super::routes::Visit;
+use crate::base::packed::{Packed, packed};
+use crate::base::text::hex;
 use crate::wire::error::ApiError;
 
 /// What the page may do: run and show what we serve, and ask us. No markup can bring a script or a style of its own,
@@ -27,24 +27,13 @@ const FILE_MAX_BYTES: u64 = 1024 * 1024;
 struct Asset {
     /// Its path below `www/`.
     name: &'static str,
-    bytes: &'static [u8],
-    served: OnceLock<Served>,
-}
-
-/// A file as it leaves.
-struct Served {
-    /// Weak, since the same content goes out in two encodings.
-    etag: String,
-    gzipped: Vec<u8>,
+    /// Nearly every browser takes it as it is.
+    packed: Packed,
 }
 
 macro_rules! assets {
     ($($name:literal),* $(,)?) => {
-        [$(Asset {
-            name: $name,
-            bytes: include_bytes!(concat!("../../www/", $name)),
-            served: OnceLock::new(),
-        }),*]
+        [$(Asset { name: $name, packed: packed!(concat!("www/", $name)) }),*]
     };
 }
 
@@ -93,52 +82,48 @@ pub fn part(visit: Visit<'_>) -> Admission {
 
 fn file(visit: Visit<'_>, name: &str) -> Admission {
     let snapshot = visit.gateway.snapshot();
-    let answer = match snapshot.paths.www.as_deref().and_then(|folder| from_folder(folder, name)) {
-        Some(bytes) => answer(visit.head, name, &etag(&bytes), bytes.into(), None),
-        None => match ASSETS.iter().find(|asset| asset.name == name) {
-            Some(asset) => {
-                let served = asset.served();
-                answer(visit.head, name, &served.etag, asset.bytes.into(), Some(&served.gzipped))
-            }
-            None => Answer::error(&ApiError::new(404, "not_found", "the page has no such file")),
-        },
+    let own = snapshot.paths.www.as_deref().and_then(|folder| from_folder(folder, name)).map(Content::Own);
+    let built_in =
+        || ASSETS.iter().find(|asset| asset.name == name).map(|asset| Content::BuiltIn(&asset.packed));
+    let answer = match own.or_else(built_in) {
+        Some(content) => answer(visit.head, name, content),
+        None => Answer::error(&ApiError::new(404, "not_found", "the page has no such file")),
     };
     visit.answer(answer)
 }
 
-impl Asset {
-    fn served(&self) -> &Served {
-        self.served.get_or_init(|| {
-            let gzip = || {
-                let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-                encoder.write_all(self.bytes).and_then(|()| encoder.finish())
-            };
-            // The compressor's tables come about on the stack, and that of a connection's thread is too small for them.
-            let written = std::thread::scope(|scope| scope.spawn(gzip).join());
-            let gzipped = written.ok().and_then(Result::ok).expect("writing into memory cannot fail");
-            Served { etag: etag(self.bytes), gzipped }
-        })
+/// What a name stands for.
+enum Content {
+    BuiltIn(&'static Packed),
+    /// A file of the owner's folder.
+    Own(Vec<u8>),
+}
+
+impl Content {
+    /// Weak, since the same content goes out in two encodings.
+    fn etag(&self) -> String {
+        let hash = match self {
+            Content::BuiltIn(packed) => packed.sha256.into(),
+            Content::Own(bytes) => Cow::from(hex(digest(&SHA256, bytes).as_ref())),
+        };
+        format!("W/\"{hash:.16}\"")
     }
 }
 
-fn answer(
-    head: &Head,
-    name: &str,
-    etag: &str,
-    whole: std::borrow::Cow<'static, [u8]>,
-    gzipped: Option<&'static [u8]>,
-) -> Answer {
+fn answer(head: &Head, name: &str, content: Content) -> Answer {
+    let etag = content.etag();
     let known =
         head.header("if-none-match").is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == etag));
-    let gzipped = gzipped.filter(|_| takes_gzip(head));
-    let base = match (known, gzipped) {
-        (true, _) => Answer::empty(304),
-        (false, Some(bytes)) => {
-            Answer::of_type(200, content_type(name), bytes).header("content-encoding", "gzip")
+    let of_type = |body: Cow<'static, [u8]>| Answer::of_type(200, content_type(name), body);
+    let base = match content {
+        _ if known => Answer::empty(304),
+        Content::BuiltIn(packed) if takes_gzip(head) => {
+            of_type(packed.gzip.into()).header("content-encoding", "gzip")
         }
-        (false, None) => Answer::of_type(200, content_type(name), whole),
+        Content::BuiltIn(packed) => of_type(packed.unpack().into()),
+        Content::Own(bytes) => of_type(bytes.into()),
     };
-    base.header("etag", etag.to_owned())
+    base.header("etag", etag)
         .header("vary", "accept-encoding")
         .header("cache-control", "no-cache")
         .header("content-security-policy", POLICY)
@@ -158,12 +143,6 @@ fn takes_gzip(head: &Head) -> bool {
             name.trim().eq_ignore_ascii_case("gzip") && weight != Some(0.0)
         })
     })
-}
-
-fn etag(bytes: &[u8]) -> String {
-    let hash = digest(&SHA256, bytes);
-    let short = hash.as_ref().iter().take(8);
-    format!("W/\"{}\"", short.map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
 fn content_type(name: &str) -> &'static str {
@@ -227,10 +206,10 @@ mod tests {
 
     #[test]
     fn the_page_is_small_and_brings_everything_itself() {
-        let bytes: usize = ASSETS.iter().map(|asset| asset.bytes.len()).sum();
+        let bytes: usize = ASSETS.iter().map(|asset| asset.packed.length()).sum();
         assert!(bytes < PAGE_MAX_BYTES, "the page weighs {bytes} bytes");
         for asset in &ASSETS {
-            let text = std::str::from_utf8(asset.bytes).expect("text");
+            let text = asset.packed.text();
             for banned in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
                 assert!(
                     !text.contains(banned),
@@ -246,18 +225,32 @@ mod tests {
 
     #[test]
     fn what_the_browser_has_is_not_sent_again() {
-        let check = |fields: &str, expected: (u16, Option<&str>, usize)| {
-            let answer = answer(&head(fields), "a.js", "W/\"1\"", b"whole".to_vec().into(), Some(b"zip"));
+        let asset = ASSETS.iter().find(|asset| asset.name == "page/icon.svg").expect("it is built in");
+        let (whole, packed) = (asset.packed.length(), asset.packed.gzip.len());
+        let own = || Content::Own(asset.packed.unpack());
+        let tag = Content::BuiltIn(&asset.packed).etag();
+        assert_eq!(own().etag(), tag, "the same content has the same tag, wherever it comes from");
+        assert_ne!(Content::Own(b"another".into()).etag(), tag);
+        let check = |content: Content, fields: &str, expected: (u16, Option<&str>, usize)| {
+            let answer = answer(&head(fields), asset.name, content);
             let get =
                 |name| answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| &**value);
             assert_eq!((answer.status, get("content-encoding"), answer.body.len()), expected, "{fields}");
-            assert_eq!(get("etag"), Some("W/\"1\""), "{fields}");
+            assert_eq!(get("etag"), Some(&*tag), "{fields}");
         };
-        check("", (200, None, 5));
-        check("accept-encoding: br, gzip\r\n", (200, Some("gzip"), 3));
-        check("accept-encoding: gzip;q=0\r\n", (200, None, 5));
-        check("if-none-match: W/\"0\", W/\"1\"\r\naccept-encoding: gzip\r\n", (304, None, 0));
-        check("if-none-match: W/\"0\"\r\n", (200, None, 5));
+        let has = format!("if-none-match: W/\"0\", {tag}\r\naccept-encoding: gzip\r\n");
+        for (fields, status, is_packed) in [
+            ("", 200, false),
+            ("accept-encoding: br, gzip\r\n", 200, true),
+            ("accept-encoding: gzip;q=0\r\n", 200, false),
+            (&has, 304, false),
+            ("if-none-match: W/\"0\"\r\n", 200, false),
+        ] {
+            let (coding, bytes) = if is_packed { (Some("gzip"), packed) } else { (None, whole) };
+            let length = |bytes| if status == 304 { 0 } else { bytes };
+            check(Content::BuiltIn(&asset.packed), fields, (status, coding, length(bytes)));
+            check(own(), fields, (status, None, length(whole)));
+        }
     }
 
     #[test]
