@@ -1,50 +1,22 @@
-//! The provider files that are built into the program.
+//! The provider files that are built into the program, packed: they are read at a start and when a file changes.
 use crate::base::packed::{Packed, packed};
 
 /// One built-in file.
 pub struct Bundled {
     /// Its name, under which a file of the owner's folder replaces it.
-    pub file: &'static str,
-    pub text: &'static str,
+    pub file: String,
+    pub text: String,
 }
 
-macro_rules! bundled {
-    ($($name:literal),* $(,)?) => {
-        &[$(Bundled {
-            file: concat!($name, ".json"),
-            text: include_str!(concat!("../../providers/", $name, ".json")),
-        }),*]
-    };
-}
+/// Of each file its name, a line feed, its text and a zero byte.
+static FILES: Packed = packed!("providers/all");
 
-/// All built-in files, by name.
-pub static BUNDLED: &[Bundled] = bundled![
-    "cerebras",
-    "cloudflare",
-    "cohere",
-    "deepseek",
-    "github-models",
-    "google-ai",
-    "groq",
-    "huggingface",
-    "kilo",
-    "llm7",
-    "lm-studio",
-    "mistral",
-    "modelscope",
-    "nvidia-nim",
-    "ollama",
-    "ollama-cloud",
-    "opencode-zen",
-    "openrouter",
-    "ovh",
-    "pollinations",
-    "scaleway",
-    "sealion",
-    "together",
-    "z-ai",
-    "zhipu",
-];
+/// All built-in files, by id.
+pub fn files() -> Vec<Bundled> {
+    let all = FILES.text();
+    let files = all.split_terminator('\0').filter_map(|file| file.split_once('\n'));
+    files.map(|(file, text)| Bundled { file: file.into(), text: text.into() }).collect()
+}
 
 /// The machine-readable contract of the format.
 pub static SCHEMA: Packed = packed!("providers/_schema.json");
@@ -204,7 +176,7 @@ pub mod tests {
 
     /// Reads a file with every variable set that it may name.
     fn load(file: &Bundled) -> (Provider, String) {
-        let value: Value = serde_json::from_str(file.text).expect("bundled files are plain JSON");
+        let value: Value = serde_json::from_str(&file.text).expect("bundled files are plain JSON");
         let names = value["auth"]["envKeys"].as_array().cloned().unwrap_or_default();
         let mut variables: BTreeMap<String, String> = names
             .iter()
@@ -223,20 +195,20 @@ pub mod tests {
             pasted: &crate::catalog::vault::Vault::default(),
             slots: &mut slots,
         };
-        let (provider, issues) = spec::read(file.file, file.text, &mut context);
+        let (provider, issues) = spec::read(&file.file, &file.text, &mut context);
         let issues: String = issues.iter().map(|issue| format!("{}\n", issue.message)).collect();
         (provider.unwrap_or_else(|| panic!("{}: {issues}", file.file)), issues)
     }
 
     /// All of them, each with its keys.
     pub fn catalog() -> crate::catalog::Catalog {
-        crate::catalog::Catalog { providers: BUNDLED.iter().map(|file| load(file).0).collect() }
+        crate::catalog::Catalog { providers: files().iter().map(|file| load(file).0).collect() }
     }
 
     #[test]
     fn every_bundled_file_passes_the_schema_and_loads_without_a_word() {
-        for file in BUNDLED {
-            let value = serde_json::from_str(file.text).expect("plain JSON");
+        for file in &files() {
+            let value = serde_json::from_str(&file.text).expect("plain JSON");
             assert_eq!(check(&value), Vec::<String>::new(), "{}", file.file);
             let (provider, issues) = load(file);
             assert_eq!(issues, "", "{}", file.file);
@@ -258,9 +230,15 @@ pub mod tests {
             .filter(|name| !name.starts_with('_'))
             .collect();
         names.sort();
-        let mut built_in: Vec<&str> = BUNDLED.iter().map(|file| file.file).collect();
-        built_in.sort();
-        assert_eq!(names, built_in);
+        let built_in = files();
+        assert!(built_in.is_sorted_by_key(|file| file.file.trim_end_matches(".json")));
+        let mut found: Vec<&str> = built_in.iter().map(|file| &*file.file).collect();
+        found.sort();
+        assert_eq!(names, found);
+        for file in &built_in {
+            let path = format!("{folder}/{}", file.file);
+            assert_eq!(file.text, std::fs::read_to_string(path).expect("it can be read"), "{}", file.file);
+        }
     }
 
     #[test]
@@ -339,7 +317,7 @@ pub mod tests {
 
     #[test]
     fn facts_that_must_not_get_lost() {
-        let all: BTreeMap<String, Provider> = BUNDLED
+        let all: BTreeMap<String, Provider> = files()
             .iter()
             .map(|file| load(file).0)
             .map(|provider| (provider.id.to_string(), provider))
@@ -382,7 +360,7 @@ pub mod tests {
     #[test]
     fn the_bundled_aliases_cover_what_the_readme_names() {
         let aliases: BTreeSet<String> =
-            BUNDLED.iter().flat_map(|file| load(file).0.models).flat_map(|model| model.aliases).collect();
+            files().iter().flat_map(|file| load(file).0.models).flat_map(|model| model.aliases).collect();
         for alias in ["fast", "cheap", "big", "code", "smart", "reason", "vision", "embed"] {
             assert!(aliases.contains(alias), "{alias}");
         }

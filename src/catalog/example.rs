@@ -2,7 +2,7 @@
 use serde_json::Value;
 
 use super::address::variable_names;
-use super::bundled::BUNDLED;
+use super::bundled;
 use super::table::{PATH_VARIABLES, TABLE};
 
 /// The text of `.env.example`.
@@ -13,7 +13,7 @@ pub fn env_example() -> String {
          # ---- Provider keys: several in one variable are separated by commas; NAME_2, NAME_3, ... are read too ----\n",
     );
     let mut files: Vec<Value> =
-        BUNDLED.iter().filter_map(|file| serde_json::from_str(file.text).ok()).collect();
+        bundled::files().iter().filter_map(|file| serde_json::from_str(&file.text).ok()).collect();
     let priority = |file: &Value| file["priority"].as_f64().unwrap_or(50.0);
     files.sort_by(|a, b| {
         priority(a).total_cmp(&priority(b)).then_with(|| a["id"].as_str().cmp(&b["id"].as_str()))

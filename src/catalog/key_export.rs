@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::Catalog;
-use super::bundled::BUNDLED;
+use super::bundled;
 use super::key_import::{ADDRESS_END, Format};
 use super::key_names::stem;
 use super::provider::{Auth, Key, Provider};
@@ -40,7 +40,9 @@ pub fn write(
             pasted.keys.iter().filter(|other| other.provider == provider && other.secret.expose() == key);
         same.next().and_then(|other| other.label.as_deref()).unwrap_or_default()
     };
-    let is_built_in = |id: &str| BUNDLED.iter().any(|bundled| bundled.file.strip_suffix(".json") == Some(id));
+    let built_in = bundled::files();
+    let is_built_in =
+        |id: &str| built_in.iter().any(|bundled| bundled.file.strip_suffix(".json") == Some(id));
     let providers = catalog.providers.iter().filter(|provider| provider.auth != Auth::None);
     let mut lines: Vec<Line<'_>> = providers
         .flat_map(|provider| provider.keys.iter().map(move |key| (provider, key)))

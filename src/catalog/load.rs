@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::bundled::BUNDLED;
 use super::client_key::{ClientKey, ClientSource};
 use super::config::Origins;
 use super::discovery::{self, Discovered};
@@ -18,7 +17,7 @@ use super::settings::{AdminKey, Settings};
 use super::slots::Slots;
 use super::spec::{self, Context};
 use super::vault::{self, Sealer, Vault};
-use super::{Catalog, Issue, IssueLevel, boxfile, clients, config};
+use super::{Catalog, Issue, IssueLevel, boxfile, bundled, clients, config};
 use crate::base::redact::Redactor;
 use crate::base::text::Secret;
 
@@ -414,11 +413,8 @@ fn read_providers(
 fn sources(inputs: &Inputs<'_>, issues: &mut Vec<Issue>) -> Vec<Source> {
     let folder = &inputs.paths.providers;
     let bundled = || {
-        BUNDLED.iter().map(|file| Source {
-            file: file.file.into(),
-            text: Ok(file.text.into()),
-            bundled: true,
-        })
+        let files = bundled::files().into_iter();
+        files.map(|file| Source { file: file.file, text: Ok(file.text.into()), bundled: true })
     };
     let mut sources = match folder_sources(folder) {
         Ok(sources) => sources,
@@ -574,7 +570,7 @@ mod tests {
         let mut site = Site::new();
         fs::remove_dir(site.folder.path().join("providers")).expect("gone");
         let snapshot = site.load(None);
-        assert_eq!(snapshot.catalog.providers.len(), BUNDLED.len());
+        assert_eq!(snapshot.catalog.providers.len(), bundled::files().len());
         assert_eq!(issues(&snapshot), "");
         site.process.insert("FREEWAY_PROVIDERS".into(), "elsewhere".into());
         let snapshot = site.load(None);
@@ -588,7 +584,10 @@ mod tests {
         site.acme("acme.json", "acme", "m");
         site.acme("mine.json", "groq", "replaced");
         let snapshot = site.load(None);
-        assert_eq!((snapshot.catalog.providers.len(), issues(&snapshot).as_str()), (BUNDLED.len() + 1, ""));
+        assert_eq!(
+            (snapshot.catalog.providers.len(), issues(&snapshot).as_str()),
+            (bundled::files().len() + 1, "")
+        );
         assert!(models(&snapshot).contains(&"groq/replaced") && models(&snapshot).contains(&"acme/m"));
     }
 

@@ -398,7 +398,7 @@ mod tests {
             let listed = site.run(&["provider", "list", "--json"]).json();
             assert_eq!(listed["issues"], json!([]), "{line:?}");
             assert!(
-                listed["providers"].as_array().is_some_and(|all| all.len() == bundled::BUNDLED.len() + 1)
+                listed["providers"].as_array().is_some_and(|all| all.len() == bundled::files().len() + 1)
             );
         };
         check(&["new", "acme-ai"], "/auth/envKeys/0", json!("ACME_AI_API_KEY"));

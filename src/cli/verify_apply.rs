@@ -10,12 +10,11 @@ use serde_json::{Map, Value, json};
 use super::provider::prepare_folder;
 use super::verify::{Evidence, declared, drifts};
 use crate::base::{calendar, clock};
-use crate::catalog::bundled::BUNDLED;
 use crate::catalog::discovery::{self, DiscoveredModel};
 use crate::catalog::load::Snapshot;
 use crate::catalog::provider::{Metric, Model, ModelSource, Provider, Standing};
 use crate::catalog::splice::Document;
-use crate::catalog::{boxfile, json as file_json};
+use crate::catalog::{boxfile, bundled, json as file_json};
 
 /// Most new models that are suggested at once.
 const NEW_MAX: usize = 12;
@@ -98,8 +97,9 @@ impl Suggestion {
     pub fn write(&self, snapshot: &Snapshot, provider: &Provider, verified: bool) -> Result<Applied, String> {
         let (name, own) = snapshot.file_of(&provider.id).ok_or("its file is not known")?;
         let file = snapshot.paths.providers.join(name);
-        let built_in = || BUNDLED.iter().find(|bundled| bundled.file == name).map(|bundled| bundled.text);
-        let before = own.or_else(built_in).ok_or("its file is not known")?;
+        let built_in = bundled::files().into_iter().find(|bundled| bundled.file == name);
+        let built_in = built_in.as_ref().map(|bundled| &*bundled.text);
+        let before = own.or(built_in).ok_or("its file is not known")?;
         let mut document = Document::new(before).map_err(|error| format!("{}: {error}", file.display()))?;
         let mut changes = self.edit(&mut document)?;
         if verified && (!changes.is_empty() || own.is_some()) {
@@ -372,7 +372,7 @@ mod tests {
         let listed = site.run(&["provider", "list", "--json"]).json();
         assert_eq!(
             listed["providers"].as_array().map(Vec::len),
-            Some(BUNDLED.len()),
+            Some(bundled::files().len()),
             "the others are still there"
         );
     }
