@@ -42,6 +42,7 @@ pub struct Fields<'a> {
     asked: RefCell<Vec<&'static str>>,
 }
 
+// Dozens of places ask, none of them in a hurry: inlined, the asking takes more room than all else that reads files.
 impl<'a> Fields<'a> {
     /// The fields of `map`, which stands at `path`.
     pub fn new(map: &'a Map<String, Value>, path: String, findings: &'a RefCell<Findings>) -> Fields<'a> {
@@ -58,6 +59,7 @@ impl<'a> Fields<'a> {
         self.report(IssueLevel::Warning, name, message.as_ref());
     }
 
+    #[inline(never)]
     fn report(&self, level: IssueLevel, name: &str, message: &str) {
         self.findings.borrow_mut().add(level, format!("{}{name}: {message}", self.path));
     }
@@ -73,6 +75,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The raw value, `null` included.
+    #[inline(never)]
     pub fn raw(&self, name: &'static str) -> Option<&'a Value> {
         self.asked.borrow_mut().push(name);
         self.map.get(name)
@@ -84,6 +87,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A non-empty text.
+    #[inline(never)]
     pub fn text(&self, name: &'static str) -> Option<&'a str> {
         let value = self.value(name)?;
         let text = value.as_str().filter(|text| !text.trim().is_empty());
@@ -94,6 +98,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A text that may be empty, such as a prefix.
+    #[inline(never)]
     pub fn any_text(&self, name: &'static str) -> Option<&'a str> {
         let value = self.value(name)?;
         let text = value.as_str();
@@ -109,6 +114,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A boolean.
+    #[inline(never)]
     pub fn flag(&self, name: &'static str) -> Option<bool> {
         let value = self.value(name)?;
         let flag = value.as_bool();
@@ -119,6 +125,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Any finite number.
+    #[inline(never)]
     pub fn number(&self, name: &'static str) -> Option<f64> {
         let value = self.value(name)?;
         let number = value.as_f64().filter(|n| n.is_finite());
@@ -129,6 +136,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number of at least zero.
+    #[inline(never)]
     pub fn not_negative(&self, name: &'static str) -> Option<f64> {
         let value = self.value(name)?;
         let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
@@ -139,6 +147,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number above zero; what is unknown is written `null`.
+    #[inline(never)]
     pub fn positive(&self, name: &'static str) -> Option<f64> {
         let value = self.value(name)?;
         let number = value.as_f64().filter(|n| n.is_finite() && *n > 0.0);
@@ -152,6 +161,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number of at least 1 and at most `max`.
+    #[inline(never)]
     pub fn count(&self, name: &'static str, max: u64) -> Option<u64> {
         let value = self.value(name)?;
         let count = whole(value).filter(|n| (1..=max).contains(n));
@@ -181,12 +191,14 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of non-empty texts.
+    #[inline(never)]
     pub fn texts(&self, name: &'static str) -> Vec<String> {
         let Some(value) = self.value(name) else { return Vec::new() };
         self.texts_of(name, value)
     }
 
     /// [`Fields::texts`] of a value that stands under a free name.
+    #[inline(never)]
     pub fn texts_of(&self, name: &str, value: &Value) -> Vec<String> {
         let Some(items) = value.as_array() else {
             self.error(name, format!("must be a list of texts (it is {})", shown(value)));
@@ -206,6 +218,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The members of an object, in the order of their names.
+    #[inline(never)]
     pub fn members(&self, name: &'static str) -> Option<&'a Map<String, Value>> {
         let value = self.value(name)?;
         let map = value.as_object();
@@ -216,12 +229,14 @@ impl<'a> Fields<'a> {
     }
 
     /// A nested object.
+    #[inline(never)]
     pub fn object(&self, name: &'static str) -> Option<Fields<'a>> {
         let map = self.members(name)?;
         Some(Fields::new(map, format!("{}{name}.", self.path), self.findings))
     }
 
     /// A list of objects; what is no object is reported and left out.
+    #[inline(never)]
     pub fn objects(&self, name: &'static str) -> Vec<Fields<'a>> {
         let Some(value) = self.value(name) else { return Vec::new() };
         let Some(items) = value.as_array() else {
@@ -243,6 +258,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Warns of every field that was not asked for; to be called last.
+    #[inline(never)]
     pub fn finish(&self) {
         let asked = self.asked.borrow();
         for name in self.map.keys().filter(|name| !name.starts_with("//") && *name != "$schema") {
@@ -269,6 +285,7 @@ pub fn whole(value: &Value) -> Option<u64> {
 }
 
 /// A value for a message: short, and never the inside of a long one.
+#[inline(never)]
 pub fn shown(value: &Value) -> String {
     const SHOWN_MAX: usize = 60;
     match value {
