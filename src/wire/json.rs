@@ -313,26 +313,24 @@ impl<'a> Cursor<'a> {
 
 /// The end of the run of string bytes from `at` on that need no attention: no quote, backslash or control character.
 #[inline]
-fn plain_run(bytes: &[u8], mut at: usize) -> usize {
+fn plain_run(bytes: &[u8], at: usize) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;
-    // Sets the high bit of each byte that is zero; bits above the first such byte may be wrong, which is why only
-    // the lowest is looked at.
-    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
-    while let Some((eight, _)) = bytes.get(at..).and_then(|rest| rest.split_first_chunk::<8>()) {
+    // Sets the high bit of each byte below `limit`; bits above the first such byte may be wrong, which is why only the
+    // lowest is looked at.
+    let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word & HIGHS;
+    let mut rest = bytes.get(at..).unwrap_or_default();
+    while let Some((eight, after)) = rest.split_first_chunk::<8>() {
         let word = u64::from_le_bytes(*eight);
-        let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-        let found =
-            controls | zeros(word ^ (ONES * u64::from(b'"'))) | zeros(word ^ (ONES * u64::from(b'\\')));
+        // With this bit flipped the quote stands right behind the control characters.
+        let found = below(word ^ (ONES * 0x02), 0x21) | below(word ^ (ONES * u64::from(b'\\')), 1);
         if found != 0 {
-            return at + (found.trailing_zeros() / 8) as usize;
+            return bytes.len() - rest.len() + (found.trailing_zeros() / 8) as usize;
         }
-        at += 8;
+        rest = after;
     }
-    while bytes.get(at).is_some_and(|&b| b >= 0x20 && b != b'"' && b != b'\\') {
-        at += 1;
-    }
-    at
+    let plain = rest.iter().take_while(|&&b| b >= 0x20 && b != b'"' && b != b'\\').count();
+    bytes.len() - rest.len() + plain
 }
 
 /// A `\u` escape, or the two that make a surrogate pair.
@@ -422,6 +420,14 @@ pub fn unescape(inner: &[u8]) -> Option<Cow<'_, str>> {
     let mut out = String::with_capacity(text.len());
     decode(text, |piece| out.push_str(piece))?;
     Some(Cow::Owned(out))
+}
+
+/// The same as bytes, for a text that was checked before. What cannot be resolved stays as it is.
+pub fn resolved(inner: &[u8]) -> Cow<'_, [u8]> {
+    match memchr::memchr(b'\\', inner).and_then(|_| unescape(inner)) {
+        Some(text) => Cow::Owned(text.into_owned().into_bytes()),
+        None => Cow::Borrowed(inner),
+    }
 }
 
 /// Gives the text of a JSON string piece by piece, given what stands between its quotes; `None` at an escape that is
@@ -702,6 +708,18 @@ mod tests {
     }
 
     #[test]
+    fn escapes_are_resolved_and_what_holds_none_is_lent() {
+        let check = |inner: &str, expected: &str, lent: bool| {
+            let found = resolved(inner.as_bytes());
+            assert_eq!((&*found, matches!(found, Cow::Borrowed(_))), (expected.as_bytes(), lent), "{inner}");
+        };
+        check("role", "role", true);
+        check("", "", true);
+        check(r"r\u006fle\n", "role\n", false);
+        check(r"r\x", r"r\x", true);
+    }
+
+    #[test]
     fn quoting_round_trips() {
         let nasty: String = (0u8..128).map(char::from).chain("é😀\u{2028}".chars()).collect();
         let json = quoted(&nasty);
@@ -743,7 +761,9 @@ mod tests {
             for at in 0..20 {
                 let mut bytes = [0xffu8, b'!', b'#', b'[', b']', 0x7f, 0x80, b' '].repeat(3);
                 bytes[at] = special;
-                assert_eq!(plain_run(&bytes, 0), at, "{special} at {at}");
+                for from in 0..=at {
+                    assert_eq!(plain_run(&bytes, from), at, "{special} at {at}, from {from}");
+                }
             }
         }
     }

@@ -119,25 +119,24 @@ impl<'a, 'f> Messages<'a, 'f> {
         while let Some(written) = cursor.member()? {
             let raw = cursor.skip()?;
             let value = Some(raw).filter(|raw| *raw != b"null");
-            let name = json::unescape(written).unwrap_or_default();
-            match &*name {
-                "role" => message.role = value,
-                "content" => {
+            match &*json::resolved(written) {
+                b"role" => message.role = value,
+                b"content" => {
                     message.content = value;
                     message.content_is_null = value.is_none();
                 }
-                "tool_calls" => {
+                b"tool_calls" => {
                     message.tool_calls = value;
                     message.has_tool_calls_member = true;
                 }
-                "tool_call_id" => message.tool_call_id = value,
+                b"tool_call_id" => message.tool_call_id = value,
                 // A provider's file may want it away.
-                "name" => self.facts.shape.extras = true,
+                b"name" => self.facts.shape.extras = true,
                 other => {
                     self.facts.shape.extras = true;
-                    let speaks = matches!(other, "function_call" | "refusal" | "audio");
+                    let speaks = matches!(other, b"function_call" | b"refusal" | b"audio");
                     message.speaks_otherwise |= speaks && value.is_some();
-                    if other.starts_with("reasoning") || other == "function_call" {
+                    if other.starts_with(b"reasoning") || other == b"function_call" {
                         self.facts.tally.json(raw);
                     }
                 }
@@ -304,10 +303,10 @@ impl<'a, 'f> Messages<'a, 'f> {
         let (mut id, mut kind, mut function) = (None, None, None);
         while let Some(written) = cursor.member()? {
             let raw = cursor.skip()?;
-            match &*json::unescape(written).unwrap_or_default() {
-                "id" => id = json::text(raw).filter(|id| !id.is_empty()),
-                "type" => kind = json::text(raw),
-                "function" => function = Some(raw),
+            match &*json::resolved(written) {
+                b"id" => id = json::text(raw).filter(|id| !id.is_empty()),
+                b"type" => kind = json::text(raw),
+                b"function" => function = Some(raw),
                 _ => {}
             }
         }

@@ -21,7 +21,11 @@ impl Clip {
     /// Adds to the text.
     pub fn push(&mut self, more: &str) {
         let room = CHARS_MAX.saturating_sub(self.chars);
-        let end = more.char_indices().nth(room).map_or(more.len(), |(at, _)| at);
+        // No text has more characters than bytes.
+        let end = match more.len() <= room {
+            true => more.len(),
+            false => more.char_indices().nth(room).map_or(more.len(), |(at, _)| at),
+        };
         self.text.push_str(&more[..end]);
         self.chars += more.chars().count();
     }
