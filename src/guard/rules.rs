@@ -114,6 +114,9 @@ static SSN: Rule = pii("us-ssn", Severity::High);
 static IBAN: Rule = pii("iban", Severity::Medium);
 static ROLE_MARKER: Rule = injection("role-marker", Severity::Medium);
 
+/// How the block of a private key begins, and a header line that carries a token.
+const BEGIN: &str = "-----BEGIN ";
+const AUTHORIZATION: &str = "authorization";
 /// Characters of each part of a JWT, at least.
 const JWT_PART_MIN: usize = 10;
 /// Longest credential that is followed to its end; what is longer is as bad.
@@ -227,8 +230,57 @@ static CLASSES: [Class; 256] = {
     classes
 };
 
+/// For each byte, with which bytes it can begin anything, by their lowest five bits: so a letter counts in both cases.
+/// Most words of a text are ruled out by it.
+static SECONDS: [u32; 256] = {
+    let mut seconds = [0; 256];
+    let mut at = 0;
+    while at < 26 {
+        // An IBAN begins with any two capitals.
+        seconds[b'A' as usize + at] = u32::MAX;
+        at += 1;
+    }
+    at = 0;
+    while at < 10 {
+        seconds[b'0' as usize + at] = u32::MAX;
+        at += 1;
+    }
+    at = 0;
+    while at < TOKENS.len() {
+        note_all(&mut seconds, TOKENS[at].starts);
+        at += 1;
+    }
+    at = 0;
+    while at < PHRASES.len() {
+        note_all(&mut seconds, PHRASES[at].words[0]);
+        at += 1;
+    }
+    note_all(&mut seconds, &ROLE_MARKERS);
+    note_all(&mut seconds, &[BEGIN, AUTHORIZATION]);
+    seconds
+};
+
+const fn note_all(seconds: &mut [u32; 256], starts: &[&str]) {
+    let mut at = 0;
+    while at < starts.len() {
+        let start = starts[at].as_bytes();
+        seconds[start[0] as usize] |= second(start[1]);
+        at += 1;
+    }
+}
+
+const fn second(byte: u8) -> u32 {
+    1 << (byte & 31)
+}
+
 /// What is at `at`, where no word is going on, if anything: the rule and where the match ends.
+#[inline]
 pub fn look(text: &[u8], at: usize) -> Option<(&'static Rule, usize)> {
+    let (byte, next) = (*text.get(at)?, *text.get(at + 1)?);
+    if SECONDS[usize::from(byte)] & second(next) == 0 { None } else { begun(text, at) }
+}
+
+fn begun(text: &[u8], at: usize) -> Option<(&'static Rule, usize)> {
     match *text.get(at)? {
         b'-' => private_key(text, at),
         b'0'..=b'9' => number(text, at),
@@ -287,7 +339,7 @@ fn jwt_rest(text: &[u8], at: usize) -> Option<usize> {
 }
 
 fn private_key(text: &[u8], at: usize) -> Option<(&'static Rule, usize)> {
-    let rest = text[at..].strip_prefix(b"-----BEGIN ")?;
+    let rest = text[at..].strip_prefix(BEGIN.as_bytes())?;
     ["", "RSA ", "EC ", "DSA ", "OPENSSH ", "PGP ", "ENCRYPTED "].iter().find_map(|kind| {
         let rest = rest.strip_prefix(kind.as_bytes())?;
         let end = ["PRIVATE KEY-----", "PRIVATE KEY BLOCK-----"]
@@ -299,7 +351,7 @@ fn private_key(text: &[u8], at: usize) -> Option<(&'static Rule, usize)> {
 
 /// A header line that carries a token.
 fn bearer(text: &[u8], at: usize) -> Option<usize> {
-    let after = at + matched(text, at, "authorization")?;
+    let after = at + matched(text, at, AUTHORIZATION)?;
     let after = after + spaces(text, after);
     if text.get(after) != Some(&b':') {
         return None;
@@ -459,4 +511,33 @@ fn is_upper_alnum(byte: u8) -> bool {
 /// What keys are made of.
 fn is_key_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_two_bytes_rule_out_nothing_that_is_there() {
+        let mut texts: Vec<String> = ["4111 1111 1111 1111", "078-05-1120", "DE89370400440532013000"]
+            .into_iter()
+            .chain(["-----BEGIN PRIVATE KEY-----", "Authorization: Bearer abcdefghijklmnopqrstuvwxyz"])
+            .chain(ROLE_MARKERS)
+            .map(str::to_owned)
+            .collect();
+        for start in TOKENS.iter().filter(|token| token.rule != JWT).flat_map(|token| token.starts) {
+            texts.push(format!("{start}{}", "Z9".repeat(20)));
+        }
+        texts.push("eyJhbGciOiJI.eyJzdWIiOiIx.SflKxwRJSM".to_owned());
+        for phrase in &PHRASES {
+            let rest: Vec<&str> = phrase.words[1..].iter().map(|words| words[0]).collect();
+            texts.extend(phrase.words[0].iter().map(|word| format!("{word} {}", rest.join(" "))));
+        }
+        let mut found = 0;
+        for text in texts.iter().flat_map(|text| [text.clone(), text.to_lowercase(), text.to_uppercase()]) {
+            assert_eq!(look(text.as_bytes(), 0), begun(text.as_bytes(), 0), "{text}");
+            found += usize::from(look(text.as_bytes(), 0).is_some());
+        }
+        assert!(found >= texts.len(), "{found}");
+    }
 }

@@ -1,6 +1,5 @@
 //! Looks through the texts of a request for what should not be sent to a stranger, and for attempts to turn a model
 //! around. What is found is kept redacted: a scanner that stores the secret it found has done more harm than good.
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -38,7 +37,7 @@ pub fn scan(body: &[u8], wanted: &ScanSettings) -> Vec<Finding> {
         if findings.len() >= FINDINGS_MAX {
             break;
         }
-        look_through(&unescaped(raw), wanted, &walk, &mut findings);
+        look_through(&json::resolved(raw), wanted, &walk, &mut findings);
     }
     findings
 }
@@ -87,14 +86,6 @@ fn sample(found: &[u8]) -> String {
     let start: String = text.chars().take(if count > 8 { 4 } else { 2 }).collect();
     let end: String = text.chars().skip(if count > 8 { count - 2 } else { count }).collect();
     format!("{start}…{end} ({count})")
-}
-
-/// The text of a JSON string that stands between its quotes.
-fn unescaped(raw: &[u8]) -> Cow<'_, [u8]> {
-    match json::unescape(raw) {
-        Some(Cow::Owned(text)) => Cow::Owned(text.into_bytes()),
-        Some(Cow::Borrowed(_)) | None => Cow::Borrowed(raw),
-    }
 }
 
 /// A walk over the strings of a JSON document, which knows where it is.
