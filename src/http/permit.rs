@@ -62,7 +62,7 @@ pub fn judge(entry: &Entry<'_>) -> Result<Caller, Refused> {
     }
     let presented = presented(entry.head, entry.keeper, entry.origin);
     let found = presented.and_then(|presented| {
-        let command = entry.keeper.is_command(presented).filter(|_| entry.right == Right::Owner);
+        let command = (entry.right == Right::Owner).then(|| entry.keeper.is_command(presented)).flatten();
         command.map_or_else(|| rights::caller(presented, entry.settings), Ok)
     });
     if found == Err(Denial::Wrong) {

@@ -83,13 +83,13 @@ const fn owner(path: &'static str) -> Route {
 
 /// Every route, in the order in which they are tried.
 const ROUTES: &[Route] = &[
+    client("/v1/chat/completions").post(v1::chat),
+    client("/v1/embeddings").post(v1::embeddings),
     anybody("/").get(page::index),
     anybody("/page/*").get(page::part),
     anybody("/healthz").get(views::health),
     anybody("/readyz").get(views::ready),
     owner("/metrics").get(metrics::metrics),
-    client("/v1/chat/completions").post(v1::chat),
-    client("/v1/embeddings").post(v1::embeddings),
     client("/v1/models").get(v1::models),
     client("/v1/models/*").get(v1::model),
     anybody("/api/session").get(session::view).post(session::sign_in).delete(session::sign_out),
