@@ -131,9 +131,11 @@ impl<B: Clone> Exact<B> {
         wall_ms: u64,
     ) -> Option<(Place, Entry<B>)> {
         let places = Exact::<B>::places(key);
-        let found =
-            places.filter(|place| self.entries.get(place).is_some_and(|entry| fits(&entry.facts.who)));
-        let place = found.max_by_key(|place| self.entries.get(place).map(|entry| entry.facts.made_ms))?;
+        let found = places.filter_map(|place| {
+            let entry = self.entries.get(&place).filter(|entry| fits(&entry.facts.who))?;
+            Some((entry.facts.made_ms, place))
+        });
+        let (_, place) = found.max_by_key(|(made_ms, _)| *made_ms)?;
         let entry = self.entries.get_mut(&place)?;
         if is_old(&entry.facts, bounds, wall_ms) {
             self.forget_old(bounds, wall_ms);

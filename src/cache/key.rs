@@ -6,6 +6,7 @@
 //! one. Pure.
 use std::borrow::Cow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
 
@@ -29,14 +30,23 @@ const IGNORED: [&str; 10] = [
 ];
 
 /// To be counted up whenever the same request would get another key, or what is kept under it another meaning.
-const VERSION: &[u8] = b"freeway answer 2\0";
+const VERSION: &[u8] = b"3";
 
 /// Ends a text or a number. UTF-8 never has this byte.
 const END: &[u8] = b"\xff";
+/// Ends an object, where the name of a further member could stand. UTF-8 never has this byte either.
+const CLOSE: &[u8] = b"\xfe";
 
 /// What requests with the same answer have in common.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(pub [u8; SHA256_OUTPUT_LEN]);
+
+impl Hash for Key {
+    /// It is a digest already: eight of its bytes tell two keys apart as well as all.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(&self.0[..8]);
+    }
+}
 
 impl Key {
     /// Its first twelve hexadecimal digits, for people.
@@ -78,20 +88,22 @@ pub fn of(body: &Body, scope: &Scope<'_>) -> Key {
     }
     hash.update(END);
     let counts = |name: &str| !IGNORED.contains(&name) && !scope.ignore.iter().any(|other| other == name);
-    let mut members: Vec<Member<'_>> = Vec::new();
-    for name in body.names().filter(|name| counts(name)) {
-        // `null` is how some clients write a field that they do not mean to send.
-        let Some(raw) = body.given(name) else { continue };
-        let value = if is_container(raw.first()) { Value::Digest(digest(raw)) } else { Value::Scalar(raw) };
-        members.push(Member { name: Cow::Borrowed(name), value });
+    // `null` is how some clients write a field that they do not mean to send.
+    let mut fields: Vec<_> = body.fields().filter(|(name, raw)| *raw != b"null" && counts(name)).collect();
+    fields.sort_unstable();
+    let mut walk = Walk { hashes: vec![hash], open: Vec::new() };
+    for (name, raw) in fields {
+        walk.hash().update(name.as_bytes());
+        walk.hash().update(END);
+        // A parsed body has no flaw. Should there be one, what was read up to it is hashed.
+        let _ = walk.read(&mut Cursor::new(raw));
     }
-    seal(&mut hash, members);
-    finish(hash)
+    finish(walk.hashes.swap_remove(0))
 }
 
 /// A member of an object, whose members have to be put in order: so it can be done without a copy of what is in them.
 struct Member<'a> {
-    name: Cow<'a, str>,
+    name: Cow<'a, [u8]>,
     value: Value<'a>,
 }
 
@@ -107,21 +119,13 @@ fn is_container(first: Option<&u8>) -> bool {
     matches!(first, Some(b'{' | b'['))
 }
 
-/// The digest of a value.
-fn digest(raw: &[u8]) -> Key {
-    let mut walk = Walk { hashes: vec![Context::new(&SHA256)], open: Vec::new() };
-    // A parsed body has no flaw. Should there be one, what was read up to it is hashed.
-    let _ = walk.read(&mut Cursor::new(raw));
-    finish(walk.hashes.swap_remove(0))
-}
-
 fn finish(hash: Context) -> Key {
     Key(hash.finish().as_ref().try_into().expect("SHA-256 has 32 bytes"))
 }
 
-/// A walk through a value, without recursion, so that no depth can exhaust the stack.
+/// A walk through the values of a body, without recursion, so that no depth can exhaust the stack.
 struct Walk<'a> {
-    /// That of the whole value, then that of each member that is open; scalar members have none.
+    /// That of the whole body, then that of each member that is open; scalar members have none.
     hashes: Vec<Context>,
     /// The containers around the place that is read, outermost first.
     open: Vec<Container<'a>>,
@@ -132,7 +136,7 @@ enum Container<'a> {
     Object {
         members: Vec<Member<'a>>,
         /// The name of the member that is read.
-        name: Option<Cow<'a, str>>,
+        name: Option<Cow<'a, [u8]>>,
     },
 }
 
@@ -169,7 +173,7 @@ impl<'a> Walk<'a> {
                 members.push(Member { name, value: Value::Digest(value) });
             }
             if let Some(written) = cursor.member()? {
-                let written = json::unescape(written).unwrap_or_default();
+                let written = json::resolved(written);
                 if is_container(cursor.peek().as_ref()) {
                     *name = Some(written);
                     self.hashes.push(Context::new(&SHA256));
@@ -186,7 +190,7 @@ impl<'a> Walk<'a> {
     }
 
     fn hash(&mut self) -> &mut Context {
-        self.hashes.last_mut().expect("that of the whole value is never taken away")
+        self.hashes.last_mut().expect("that of the whole body is never taken away")
     }
 }
 
@@ -195,7 +199,7 @@ fn seal(hash: &mut Context, mut members: Vec<Member<'_>>) {
     members.sort_by(|a, b| a.name.cmp(&b.name));
     hash.update(b"{");
     for member in &members {
-        hash.update(member.name.as_bytes());
+        hash.update(&member.name);
         hash.update(END);
         match &member.value {
             Value::Scalar(raw) => scalar(raw, hash),
@@ -206,7 +210,7 @@ fn seal(hash: &mut Context, mut members: Vec<Member<'_>>) {
             }
         }
     }
-    hash.update(b"}");
+    hash.update(CLOSE);
 }
 
 fn scalar(raw: &[u8], hash: &mut Context) {
@@ -403,6 +407,16 @@ mod tests {
         ];
         let distinct: std::collections::BTreeSet<Key> = keys.into_iter().collect();
         assert_eq!(distinct.len(), keys.len());
+    }
+
+    #[test]
+    fn no_name_can_pass_for_the_end_of_what_it_stands_in() {
+        for (a, b) in [
+            (r#"{"tools":[{},{"a":1}]}"#, r#"{"tools":[{"}{a":1}]}"#),
+            (r#"{"m":[{}],"x":1,"}]z":2}"#, r#"{"m":[{"}]x":1}],"z":2}"#),
+        ] {
+            assert_ne!(key(a), key(b), "{a} and {b}");
+        }
     }
 
     #[test]

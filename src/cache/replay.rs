@@ -3,7 +3,6 @@
 use serde_json::{Map, Value};
 
 use crate::wire::json::{self, Cursor, Flaw};
-use crate::wire::patch::Patch;
 
 /// What is different each time.
 #[derive(Clone, Debug)]
@@ -15,26 +14,29 @@ pub struct Fresh {
 
 /// The whole answer. Vectors have neither an id nor a time, and are given as they are.
 pub fn whole(body: &[u8], fresh: &Fresh) -> Vec<u8> {
-    let mut patch = Patch::default();
+    let mut out = Vec::with_capacity(body.len() + 64);
     // A kept answer has no flaw. Should there be one, what comes after it stays as it is.
-    let _ = note_head(body, fresh, &mut patch);
-    let mut out = Vec::with_capacity(body.len() + 32);
-    patch.apply(body, &mut out);
+    let mut copied = 0;
+    let _ = renew_head(body, fresh, &mut out, &mut copied);
+    out.extend_from_slice(&body[copied..]);
     out
 }
 
-fn note_head(body: &[u8], fresh: &Fresh, patch: &mut Patch) -> Result<(), Flaw> {
+/// Writes the body up to and with the last member that is different each time; `copied` is how much of it that was.
+fn renew_head(body: &[u8], fresh: &Fresh, out: &mut Vec<u8>, copied: &mut usize) -> Result<(), Flaw> {
     let mut cursor = Cursor::new(body);
     if !cursor.open(b'{')? {
         return Ok(());
     }
     while let Some(name) = cursor.member()? {
         let raw = cursor.skip()?;
-        let span = cursor.at() - raw.len()..cursor.at();
-        match name {
-            b"id" => patch.replace(span, &json::quoted(&fresh.id)),
-            b"created" => patch.replace(span, fresh.created_s.to_string().as_bytes()),
-            _ => {}
+        if matches!(name, b"id" | b"created") {
+            out.extend_from_slice(&body[*copied..cursor.at() - raw.len()]);
+            match name {
+                b"id" => json::quote(&fresh.id, out),
+                _ => out.extend_from_slice(fresh.created_s.to_string().as_bytes()),
+            }
+            *copied = cursor.at();
         }
     }
     Ok(())

@@ -74,6 +74,11 @@ impl Body {
         self.fields.iter().map(|field| self.name(field))
     }
 
+    /// The names of all top-level fields with the bytes of their values, in order.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.fields.iter().map(|field| (self.name(field), &self.bytes[field.value.clone()]))
+    }
+
     /// The body with `edits` made, everything else byte for byte, as one text.
     pub fn spliced(&self, edits: &Edits<'_>) -> Vec<u8> {
         self.in_pieces(edits).into_bytes()
