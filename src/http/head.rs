@@ -145,7 +145,7 @@ pub enum Scan {
 pub fn scan_head(bytes: &[u8], scanned: usize) -> Scan {
     match bytes.first() {
         Some(0x16) => return Scan::Refused(Refusal::bad("this port speaks plain HTTP, not TLS")),
-        Some(&first) if !is_token(first) => {
+        Some(&first) if BYTES[usize::from(first)] & TOKEN == 0 => {
             return Scan::Refused(Refusal::bad("this is not an HTTP request"));
         }
         _ => {}
@@ -194,7 +194,8 @@ pub fn check_head(bytes: &[u8]) -> Result<Head, Refusal> {
         if fields.len() == FIELDS_MAX {
             return Err(Refusal::new(431, "", "the request has more than 128 header lines"));
         }
-        let (name, value) = check_field(&text, line)?;
+        let (name, value, odd) = check_field(&text, line)?;
+        rules.odd |= odd;
         rules.see(&text[name.clone()], &text[value.clone()])?;
         fields.push((name, value));
     }
@@ -250,14 +251,14 @@ fn check_request_line(text: &str, line: Range<usize>) -> Result<RequestLine, Ref
         _ => return Err(Refusal::bad("the request line does not end with an HTTP version")),
     };
     let method = line.start..line.start + first;
-    if method.is_empty() || method.len() > METHOD_BYTES_MAX || !text[method.clone()].bytes().all(is_token) {
+    if method.is_empty() || method.len() > METHOD_BYTES_MAX || !may_stand(&text[method.clone()], TOKEN) {
         return Err(Refusal::bad("the method is not a word"));
     }
     let target = line.start + first + 1..line.start + second;
     if target.len() > TARGET_BYTES_MAX {
         return Err(Refusal::new(414, "", "the request target is longer than 8 KiB"));
     }
-    if target.is_empty() || !text[target.clone()].bytes().all(|b| b.is_ascii_graphic()) {
+    if target.is_empty() || !may_stand(&text[target.clone()], GRAPHIC) {
         return Err(Refusal::bad("the request target holds characters that must be percent-encoded"));
     }
     Ok((method, origin_form(text, target)?, version))
@@ -292,7 +293,8 @@ fn check_authority(before: &str, text: &str, fields: &[Field]) -> Result<(), Ref
 
 type Field = (Range<usize>, Range<usize>);
 
-fn check_field(text: &str, line: Range<usize>) -> Result<Field, Refusal> {
+/// A header line: its name and value, and whether tiny_http would refuse it or treat it in a way of its own.
+fn check_field(text: &str, line: Range<usize>) -> Result<(Range<usize>, Range<usize>, bool), Refusal> {
     let words = &text[line.clone()];
     if words.starts_with([' ', '\t']) {
         return Err(Refusal::bad("a header line is folded"));
@@ -301,17 +303,18 @@ fn check_field(text: &str, line: Range<usize>) -> Result<Field, Refusal> {
         return Err(Refusal::bad("a header line has no colon"));
     };
     let name = line.start..line.start + colon;
-    if name.is_empty() || !text[name.clone()].bytes().all(is_token) {
+    let name_places = places(&text[name.clone()]);
+    if name.is_empty() || name_places & TOKEN == 0 {
         return Err(Refusal::bad("a header name holds a space or a character that names may not have"));
     }
-    let value = &words[colon + 1..];
-    if value.bytes().any(|b| (b < 0x20 && b != b'\t') || b == 0x7f) {
+    let blank = [' ', '\t'];
+    let start = line.end - words[colon + 1..].trim_start_matches(blank).len();
+    let end = start + text[start..line.end].trim_end_matches(blank).len();
+    let value_places = places(&text[start..end]);
+    if value_places & VALUE == 0 {
         return Err(Refusal::bad("a header value holds a control character"));
     }
-    let blank = [' ', '\t'];
-    let start = line.end - value.trim_start_matches(blank).len();
-    let end = start + text[start..line.end].trim_end_matches(blank).len();
-    Ok((name, start..end))
+    Ok((name, start..end, name_places & PLAIN_NAME == 0 || value_places & PLAIN_VALUE == 0))
 }
 
 /// What the framing headers said.
@@ -329,9 +332,6 @@ struct Rules {
 
 impl Rules {
     fn see(&mut self, name: &str, value: &str) -> Result<(), Refusal> {
-        // tiny_http knows only letters, digits, `-` and `_` in names, and no tab in values.
-        self.odd |= !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-        self.odd |= value.bytes().any(|b| b == b'\t');
         let is = |known: &str| name.eq_ignore_ascii_case(known);
         match name.len() {
             4 if is("host") => self.see_host(value),
@@ -348,7 +348,7 @@ impl Rules {
 
     fn see_host(&mut self, value: &str) -> Result<(), Refusal> {
         self.hosts += 1;
-        if value.bytes().any(|b| !b.is_ascii_graphic() || b"/?#@\\".contains(&b)) {
+        if !may_stand(value, HOST) {
             return Err(Refusal::bad("the Host header is not a host name with an optional port"));
         }
         Ok(())
@@ -409,25 +409,50 @@ impl Rules {
     }
 }
 
-/// Whether `byte` may stand in a method or a header name (RFC 9110, 5.6.2).
-fn is_token(byte: u8) -> bool {
-    TOKENS[usize::from(byte)]
-}
+/// Stands in a method or a header name (RFC 9110, 5.6.2).
+const TOKEN: u8 = 1;
+/// Stands in a header name that tiny_http knows as such.
+const PLAIN_NAME: u8 = 2;
+/// Stands in a request target.
+const GRAPHIC: u8 = 4;
+/// Stands in a host name, its port included.
+const HOST: u8 = 8;
+/// Stands in a header value.
+const VALUE: u8 = 16;
+/// Stands in a header value that tiny_http takes.
+const PLAIN_VALUE: u8 = 32;
 
-static TOKENS: [bool; 256] = {
-    let mut tokens = [false; 256];
-    let (mut byte, others) = (0, b"!#$%&'*+-.^_`|~");
-    while byte < 128 {
-        tokens[byte] = (byte as u8).is_ascii_alphanumeric();
-        byte += 1;
+/// Where each byte may stand, as the sum of the above.
+static BYTES: [u8; 256] = {
+    const fn place(place: u8, is: bool) -> u8 {
+        if is { place } else { 0 }
     }
+    let mut bytes = [0; 256];
     let mut at = 0;
-    while at < others.len() {
-        tokens[others[at] as usize] = true;
+    while at < 256 {
+        let byte = at as u8;
+        let (alnum, graphic) = (byte.is_ascii_alphanumeric(), byte.is_ascii_graphic());
+        let is_sign =
+            matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~');
+        bytes[at] = place(TOKEN, alnum || is_sign)
+            | place(PLAIN_NAME, alnum || byte == b'-' || byte == b'_')
+            | place(GRAPHIC, graphic)
+            | place(HOST, graphic && !matches!(byte, b'/' | b'?' | b'#' | b'@' | b'\\'))
+            | place(VALUE, byte == b'\t' || !byte.is_ascii_control())
+            | place(PLAIN_VALUE, !byte.is_ascii_control());
         at += 1;
     }
-    tokens
+    bytes
 };
+
+/// Where a text may stand: where all its bytes may.
+fn places(text: &str) -> u8 {
+    text.bytes().fold(u8::MAX, |all, byte| all & BYTES[usize::from(byte)])
+}
+
+fn may_stand(text: &str, place: u8) -> bool {
+    places(text) & place != 0
+}
 
 #[cfg(test)]
 mod tests {
@@ -441,6 +466,20 @@ mod tests {
     fn check(lines: &[&str], expected: u16) {
         let text = format!("{}\r\n\r\n", lines.join("\r\n"));
         assert_eq!(head(&text).map_or_else(|refusal| refusal.status, |_| 0), expected, "{text:?}");
+    }
+
+    #[test]
+    fn every_byte_has_its_places() {
+        for byte in 0..=u8::MAX {
+            let is = |place| BYTES[usize::from(byte)] & place != 0;
+            let alnum = byte.is_ascii_alphanumeric();
+            assert_eq!(is(TOKEN), alnum || b"!#$%&'*+-.^_`|~".contains(&byte), "{byte}");
+            assert_eq!(is(PLAIN_NAME), alnum || b"-_".contains(&byte), "{byte}");
+            assert_eq!(is(GRAPHIC), (0x21..=0x7e).contains(&byte), "{byte}");
+            assert_eq!(is(HOST), is(GRAPHIC) && !b"/?#@\\".contains(&byte), "{byte}");
+            assert_eq!(is(VALUE), byte == b'\t' || (byte >= 0x20 && byte != 0x7f), "{byte}");
+            assert_eq!(is(PLAIN_VALUE), is(VALUE) && byte != b'\t', "{byte}");
+        }
     }
 
     #[test]
