@@ -37,8 +37,8 @@ impl Tallies {
         for hop in &turn.attempts {
             self.of(&hop.provider_id, &hop.model_id).failed_attempts += 1;
         }
-        let nobody: (Arc<str>, Arc<str>) = ("".into(), "".into());
-        let (provider, model) = turn.provider_id.clone().zip(turn.model_id.clone()).unwrap_or(nobody);
+        let nobody = || ("".into(), "".into());
+        let (provider, model) = turn.provider_id.clone().zip(turn.model_id.clone()).unwrap_or_else(nobody);
         let tally = self.of(&provider, &model);
         *tally.statuses.entry(turn.status).or_default() += 1;
         tally.cached += u64::from(turn.cache.is_some());
