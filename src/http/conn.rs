@@ -71,6 +71,11 @@ const LOOK_BYTES: usize = 4096;
 const BLANK_LINES_MAX: usize = 4;
 /// tiny_http reads bodies up to this by itself while it parses the head, without any deadline.
 const TINY_PREREAD_BYTES: u64 = 1024;
+/// A client that asks again this soon after its answer is one on this machine, and likely to go on like that.
+const HASTE: Duration = Duration::from_micros(200);
+/// For so long its next request is waited for awake: to wake up on a core that has fallen asleep would take longer than
+/// an answer from memory does.
+const AWAKE: Duration = Duration::from_micros(100);
 /// Looks at a growing head before there are pauses between them.
 const HASTY_LOOKS: u32 = 8;
 /// Longest such pause. It bounds what a client that sends single bytes can cost.
@@ -78,7 +83,8 @@ const PAUSE_MS_MAX: u64 = 50;
 
 /// Serves one connection until it ends.
 pub fn serve(house: &House, line: Arc<Line>, requests: Requests) {
-    let mut reader = Reader { house, unfinished: None, ticket: None, requests, line, taken_bytes: 0 };
+    let mut reader =
+        Reader { house, unfinished: None, ticket: None, requests, line, taken_bytes: 0, hasty: false };
     while let Some((head, shape)) = reader.next_request() {
         if let After::Close = reader.serve(head, shape) {
             break;
@@ -101,6 +107,8 @@ struct Reader<'h> {
     line: Arc<Line>,
     /// All bytes of the requests so far.
     taken_bytes: u64,
+    /// The last request came so soon after the answer before it that the next is waited for awake.
+    hasty: bool,
 }
 
 /// What follows a request on its connection.
@@ -174,7 +182,26 @@ impl Reader<'_> {
     }
 
     /// Waits for bytes, and looks at them.
-    fn first_bytes(&self, look: &mut [u8]) -> Option<usize> {
+    fn first_bytes(&mut self, look: &mut [u8]) -> Option<usize> {
+        let rested = clock::instant();
+        if self.hasty {
+            self.stay_awake(rested);
+        }
+        let seen = self.sleep_until_bytes(look);
+        // The first request of a connection follows no answer.
+        self.hasty = self.taken_bytes > 0 && rested.elapsed() < HASTE;
+        seen
+    }
+
+    /// Waits a moment without sleep.
+    fn stay_awake(&self, since: Instant) {
+        while !self.line.has_input() && since.elapsed() < AWAKE {
+            // Whoever else has work on this core goes first.
+            std::thread::yield_now();
+        }
+    }
+
+    fn sleep_until_bytes(&self, look: &mut [u8]) -> Option<usize> {
         let idle = Duration::from_millis(self.house.settings.idle_ms);
         let mut patience = idle;
         loop {

@@ -389,6 +389,14 @@ impl Gateway {
         self.status_number("Threads:")
     }
 
+    /// Processor time used so far, in the kernel's ticks of 10 ms.
+    pub fn processor_ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("the program runs");
+        // Fields 14 and 15, of which the second field may hold spaces but ends with a parenthesis.
+        let (_, fields) = stat.rsplit_once(')').expect("it has a name");
+        fields.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+    }
+
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("the program runs").count()
     }

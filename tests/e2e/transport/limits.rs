@@ -246,3 +246,19 @@ fn a_stop_cuts_a_stream_that_does_not_finish() {
     expect_cut(&alpha, stopped_at);
     gateway.gone();
 }
+
+#[test]
+fn a_client_that_asks_at_once_and_then_no_more_costs_nothing() {
+    let (_alpha, gateway) = gateway_over([Step::ok()]);
+    let mut wires: Vec<Wire> = (0..4).map(|_| gateway.wire()).collect();
+    for wire in &mut wires {
+        for _ in 0..50 {
+            wire.ask(&Request::get("/healthz")).ok();
+        }
+    }
+    let before = gateway.processor_ticks();
+    std::thread::sleep(Duration::from_millis(1_500));
+    let used = gateway.processor_ticks() - before;
+    assert!(used < 30, "{used} ticks in 1.5 s");
+    wires[0].ask(&Request::get("/healthz")).ok();
+}
