@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::fit::{Fit, TooLong};
 use super::live::Live;
-use super::speed::{Answer, ProviderSpeed};
+use super::speed::Answer;
 use super::told::{self, Shortage};
 use crate::base::clock::Now;
 use crate::catalog::names::{Kind, Resolution};
@@ -62,6 +62,8 @@ pub struct Order {
     pub ready: Vec<Ready>,
     /// How many of them are no last resort; those come first.
     first_choice: usize,
+    /// Their places, ascending, by provider.
+    lines: Vec<Vec<u32>>,
     /// The others, with the reason.
     pub off: Vec<(ModelIx, Obstacle)>,
 }
@@ -81,6 +83,10 @@ impl Order {
         let is_last = |ready: &Ready| !resolution.keep_order && catalog.provider(ready.at).last_resort;
         order.ready.sort_by_key(is_last);
         order.first_choice = order.ready.iter().position(is_last).unwrap_or(order.ready.len());
+        order.lines.resize_with(catalog.providers.len(), Vec::new);
+        for (place, ready) in (0..).zip(&order.ready) {
+            order.lines[usize::from(ready.at.provider)].push(place);
+        }
         order
     }
 }
@@ -236,9 +242,29 @@ impl Blocked {
 pub(super) enum Ranking<'a> {
     /// The natural order, begun at `start` and turned around among the first choices.
     Turned { start: usize, first_choice: usize, len: usize, next: usize },
-    /// By score. What comes out with a lower bound is scored exactly and put back, so that exact scores are worked out
-    /// only for those at the front.
-    Scored { heap: BinaryHeap<Reverse<Entry>>, exact: Box<dyn Fn(usize) -> f64 + 'a> },
+    /// By score. The models of a provider stand in line, of whom only the first competes, with a score that none of them
+    /// is below. One that comes out is scored exactly, and waits on if that is more: so next to no models are looked at.
+    Scored {
+        order: &'a Order,
+        lines: Vec<Line<'a>>,
+        heap: BinaryHeap<Reverse<Entry>>,
+        exact: Box<dyn Fn(usize) -> f64 + 'a>,
+    },
+}
+
+/// The models of one provider that have not come out.
+pub(super) struct Line<'a> {
+    rest: std::slice::Iter<'a, u32>,
+    /// No score of theirs is below it.
+    floor: f64,
+}
+
+impl Line<'_> {
+    /// The next of them steps forward.
+    fn head(&mut self, order: &Order) -> Option<Reverse<Entry>> {
+        let place = *self.rest.next()? as usize;
+        Some(Reverse(Entry::new(place, place >= order.first_choice, self.floor, true)))
+    }
 }
 
 /// A place with its score, packed so that numbers order as the entries do: last resorts last, then by score (the bits
@@ -248,13 +274,13 @@ pub(super) struct Entry(u128);
 
 impl Entry {
     const LAST_RESORT: u128 = 1 << 127;
-    /// The score is only a lower bound.
-    const BOUND: u128 = 1;
+    /// The score is that of its line.
+    const IN_LINE: u128 = 1;
 
-    fn new(place: usize, last_resort: bool, score: f64, bound: bool) -> Entry {
+    fn new(place: usize, last_resort: bool, score: f64, in_line: bool) -> Entry {
         let last_resort = if last_resort { Entry::LAST_RESORT } else { 0 };
         let score = u128::from(score.max(0.0).to_bits()) << 63;
-        Entry(last_resort | score | (place as u128) << 1 | u128::from(bound))
+        Entry(last_resort | score | (place as u128) << 1 | u128::from(in_line))
     }
 
     const fn place(self) -> usize {
@@ -279,12 +305,19 @@ impl Iterator for Ranking<'_> {
                     _ => (place < *len).then_some(place),
                 }
             }
-            Ranking::Scored { heap, exact } => loop {
+            Ranking::Scored { order, lines, heap, exact } => loop {
                 let Reverse(entry) = heap.pop()?;
-                if entry.0 & Entry::BOUND == 0 {
-                    return Some(entry.place());
+                let place = entry.place();
+                if entry.0 & Entry::IN_LINE == 0 {
+                    return Some(place);
                 }
-                heap.push(Reverse(entry.exactly(exact(entry.place()))));
+                let line = &mut lines[usize::from(order.ready[place].at.provider)];
+                heap.extend(line.head(order));
+                let score = exact(place);
+                if score <= line.floor {
+                    return Some(place);
+                }
+                heap.push(Reverse(entry.exactly(score)));
             },
         }
     }
@@ -312,42 +345,42 @@ impl View<'_> {
             Strategy::Priority => turned(0),
             Strategy::RoundRobin => turned(round % order.first_choice.max(1)),
             Strategy::LeastUsed => {
-                let exact = |place: usize| self.fill(order.ready[place].at);
-                let of_provider = |provider: &'r Provider| self.provider_fill(provider);
-                self.scored(order, of_provider, |fill, ready| (*fill, ready.own_limits), exact)
+                let floor = |provider: &Provider| self.provider_fill(provider);
+                let exact = |ready: &Ready| match ready.own_limits {
+                    true => self.fill(ready.at),
+                    false => self.provider_fill(self.catalog.provider(ready.at)),
+                };
+                self.scored(order, floor, exact)
             }
             Strategy::Fastest => {
                 let (answer, now) = (self.ask.answer, self.now);
-                let of_provider =
-                    |provider: &'r Provider| self.live.speeds.of_provider(provider.slot, answer, now);
-                let score = |speed: &ProviderSpeed<'_>, ready: &Ready| {
-                    (speed.of_model(ready.slot, answer, now), false)
+                let speed =
+                    move |provider: &Provider| self.live.speeds.of_provider(provider.slot, answer, now);
+                let floor = move |provider: &Provider| speed(provider).floor(answer, now);
+                let exact = move |ready: &Ready| {
+                    speed(self.catalog.provider(ready.at)).of_model(ready.slot, answer, now)
                 };
-                self.scored(order, of_provider, score, |_| 0.0)
+                self.scored(order, floor, exact)
             }
         }
     }
 
-    /// Ranks by a score that is worked out from something common to the models of a provider; it may be a lower bound.
-    /// Providers that cannot be called as a whole are left out.
-    fn scored<'r, T>(
+    /// Ranks by the score that `exact` gives; none of a provider's models is below its `floor`. Providers that cannot be
+    /// called as a whole are left out.
+    fn scored<'r>(
         &'r self,
         order: &'r Order,
-        of_provider: impl Fn(&'r Provider) -> T,
-        score: impl Fn(&T, &Ready) -> (f64, bool),
-        exact: impl Fn(usize) -> f64 + 'r,
+        floor: impl Fn(&Provider) -> f64,
+        exact: impl Fn(&Ready) -> f64 + 'r,
     ) -> Ranking<'r> {
-        let mut common: Vec<Option<Option<T>>> = Vec::new();
-        common.resize_with(self.catalog.providers.len(), || None);
-        let entries = order.ready.iter().enumerate().filter_map(|(place, ready)| {
-            let common = common[usize::from(ready.at.provider)].get_or_insert_with(|| {
-                let provider = self.catalog.provider(ready.at);
-                self.provider_obstacle(provider).is_none().then(|| of_provider(provider))
-            });
-            let (score, bound) = score(common.as_ref()?, ready);
-            Some(Reverse(Entry::new(place, place >= order.first_choice, score, bound)))
-        });
-        Ranking::Scored { heap: entries.collect(), exact: Box::new(exact) }
+        let line = |(provider, places): (&Provider, &'r Vec<u32>)| {
+            let usable = !places.is_empty() && self.provider_obstacle(provider).is_none();
+            let (rest, floor) = if usable { (places.iter(), floor(provider)) } else { ([].iter(), 0.0) };
+            Line { rest, floor }
+        };
+        let mut lines: Vec<Line<'r>> = self.catalog.providers.iter().zip(&order.lines).map(line).collect();
+        let heap = lines.iter_mut().filter_map(|line| line.head(order)).collect();
+        Ranking::Scored { order, lines, heap, exact: Box::new(move |place| exact(&order.ready[place])) }
     }
 
     /// The used fraction of the limits that a provider's models share, from memory while nothing has changed.
@@ -555,6 +588,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::base::rng::Rng;
     use crate::catalog::fixture;
     use crate::catalog::names::How;
     use crate::catalog::slots::Slots;
@@ -697,6 +731,59 @@ mod tests {
         assert_eq!(ranked(&catalog, &live, Strategy::Fastest, 0), ["new/m", "quick/m", "slow/m"]);
         live.speeds.trying(slot(2).0, NOW);
         assert_eq!(ranked(&catalog, &live, Strategy::Fastest, 0), ["quick/m", "slow/m", "new/m"]);
+    }
+
+    #[test]
+    fn standing_in_line_changes_no_ranking() {
+        let mut rng = Rng::from_os();
+        for _ in 0..200 {
+            let files: Vec<(Value, usize)> = (0..1 + rng.below(5))
+                .map(|provider| {
+                    let more = json!({"limits": {"rpm": 3 + rng.below(9)}, "lastResort": rng.below(4) == 0});
+                    let names: Vec<String> = (0..1 + rng.below(6)).map(|model| format!("m{model}")).collect();
+                    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                    let mut file = file(&format!("p{provider}"), &names, more);
+                    for model in file["models"].as_array_mut().expect("a list") {
+                        if rng.below(3) == 0 {
+                            model["limits"] = json!({"rpm": 1 + rng.below(4)});
+                        }
+                    }
+                    (file, 1 + rng.below(2))
+                })
+                .collect();
+            let (catalog, mut live) = (catalog(&files), Live::new());
+            let mut resolution = resolution(&catalog, How::Auto);
+            // Models of all providers in turn, as names and profiles have them.
+            resolution.models.sort_by_key(|at| (at.model, at.provider));
+            for _ in 0..rng.below(12) {
+                let at = resolution.models[rng.below(resolution.models.len())];
+                let _full = choose(&catalog, &mut live, at);
+                let (provider, model) = (catalog.provider(at).slot, catalog.model(at).slot);
+                live.speeds.answered(provider, model, Answer::Whole, rng.below(1_000) as u64, NOW);
+            }
+            let order = Order::new(&catalog, &resolution, ASK.needed());
+            let view = View { catalog: &catalog, live: &live, ask: &ASK, out: &[], too_long: &[], now: NOW };
+            for strategy in [Strategy::LeastUsed, Strategy::Fastest] {
+                let score = |ready: &Ready| {
+                    let speed = live.speeds.of_provider(catalog.provider(ready.at).slot, ASK.answer, NOW);
+                    match strategy {
+                        Strategy::LeastUsed => view.fill(ready.at),
+                        _ => speed.of_model(ready.slot, ASK.answer, NOW),
+                    }
+                };
+                let mut sorted: Vec<usize> = (0..order.ready.len()).collect();
+                sorted.sort_by(|a, b| {
+                    let is_last = |place: usize| place >= order.first_choice;
+                    let scores = score(&order.ready[*a]).total_cmp(&score(&order.ready[*b]));
+                    is_last(*a).cmp(&is_last(*b)).then(scores)
+                });
+                assert_eq!(
+                    view.ranking(&order, strategy, 0).collect::<Vec<_>>(),
+                    sorted,
+                    "{strategy:?} {files:?}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -89,6 +89,12 @@ impl ProviderSpeed<'_> {
         let own = self.pace.and_then(|pace| pace.models.get(&model)).and_then(|pace| pace.known(answer, now));
         own.unwrap_or(self.common_ms)
     }
+
+    /// What none of its models is below.
+    pub fn floor(self, answer: Answer, now: Now) -> f64 {
+        let own = self.pace.into_iter().flat_map(|pace| pace.models.values());
+        own.filter_map(|pace| pace.known(answer, now)).fold(self.common_ms, f64::min)
+    }
 }
 
 impl Speeds {
