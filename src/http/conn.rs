@@ -18,6 +18,7 @@ use super::exchange::{Exchange, Kept, Terms};
 use super::head::{HEAD_BYTES_MAX, Head, Length, Refusal, Scan, check_head, scan_head};
 use super::line::{LINGER_BODY_BYTES_MAX, LINGER_BYTES_MAX, Line};
 use super::server::House;
+use super::sock;
 use super::workers::Entry;
 use crate::base::clock;
 use crate::upstream::cut::Cut;
@@ -76,6 +77,8 @@ const HASTE: Duration = Duration::from_micros(200);
 /// For so long its next request is waited for awake: to wake up on a core that has fallen asleep would take longer than
 /// an answer from memory does.
 const AWAKE: Duration = Duration::from_micros(100);
+/// A client that says nothing for so long is likely to say nothing for longer: what its thread can do without is released.
+const NAP: Duration = Duration::from_secs(1);
 /// Looks at a growing head before there are pauses between them.
 const HASTY_LOOKS: u32 = 8;
 /// Longest such pause. It bounds what a client that sends single bytes can cost.
@@ -203,13 +206,16 @@ impl Reader<'_> {
 
     fn sleep_until_bytes(&self, look: &mut [u8]) -> Option<usize> {
         let idle = Duration::from_millis(self.house.settings.idle_ms);
-        let mut patience = idle;
+        let mut patience = NAP.min(idle);
         loop {
             self.line.set_read_timeout(patience);
             match self.line.peek(look) {
                 Ok(0) => return None,
                 Ok(seen) => return Some(seen),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => patience = self.idle_left(idle)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    patience = self.idle_left(idle)?;
+                    sock::release_idle_stack();
+                }
                 Err(_) => return None,
             }
         }

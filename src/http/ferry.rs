@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::answer::Channel;
-use super::sock::{News, NewsQueue};
+use super::sock::{self, News, NewsQueue};
 use crate::base::clock;
 use crate::relay::flow::Flow;
 
@@ -94,6 +94,8 @@ impl Ferry {
     }
 
     fn carry(&self, flow: Box<Flow>, channel: Channel) -> (Box<Flow>, Unsent) {
+        // The call was made far deeper down than this.
+        sock::release_idle_stack();
         let at = flow.socket().as_raw_fd();
         let berth = Arc::new(Berth { channel, state: Mutex::new(State::Taken), returned: Condvar::new() });
         let mut berths = self.berths.lock();

@@ -66,6 +66,36 @@ const ARENAS_MAX: libc::c_int = 4;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE_BLOCK_BYTES: libc::c_int = 256 * 1024;
 
+/// Gives back the memory that the calling thread's stack still holds from deeper calls which have returned. Worth it before
+/// a long sleep only: it takes system calls, and each page that is used again comes anew.
+pub fn release_idle_stack() {
+    // More than the compiler and the kernel may keep below the frames in use.
+    const MARGIN_BYTES: usize = 4 * 1024;
+    let mark = 0_u8;
+    let here = std::ptr::addr_of!(mark).addr();
+    let (mut lowest, mut bytes) = (std::ptr::null_mut(), 0);
+    // SAFETY: `attributes` is plain data, filled by the first call, only read by the second and given up by the third.
+    let (known, page) = unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        if libc::pthread_getattr_np(libc::pthread_self(), &mut attributes) != 0 {
+            return;
+        }
+        let known = libc::pthread_attr_getstack(&attributes, &mut lowest, &mut bytes) == 0;
+        libc::pthread_attr_destroy(&mut attributes);
+        (known, libc::sysconf(libc::_SC_PAGESIZE))
+    };
+    let Some(page) = usize::try_from(page).ok().filter(|page| known && page.is_power_of_two()) else {
+        return;
+    };
+    let idle_bytes =
+        (here & !(page - 1)).saturating_sub(MARGIN_BYTES.max(page)).saturating_sub(lowest.addr());
+    if lowest.addr() % page == 0 && idle_bytes < bytes {
+        // SAFETY: the pages lie between the lowest of this thread's own stack and one well below its last frame, so
+        // nothing is stored in them.
+        unsafe { libc::madvise(lowest, idle_bytes & !(page - 1), libc::MADV_DONTNEED) };
+    }
+}
+
 /// Bytes that this user may still write to the file system of `path`; `None` when that cannot be found out.
 pub fn free_bytes(path: &Path) -> Option<u64> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
