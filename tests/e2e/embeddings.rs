@@ -41,6 +41,22 @@ fn options_reach_the_upstream() {
     assert_eq!(alpha.calls_to("/embeddings")[0].json()["dimensions"], json!(4));
 }
 
+#[test]
+fn a_provider_s_file_sets_fields_of_embeddings_too() {
+    let alpha = mock("alpha");
+    let file = provider(&alpha)
+        .embed_model("e")
+        .set("defaultParams", json!({"input_type": "passage", "temperature": 0.7}))
+        .set("forceParams", json!({"truncate": "END"}))
+        .set("renameParams", json!({"dimensions": "size"}))
+        .set("dropParams", json!(["user"]));
+    let gateway = Gateway::over([file]);
+    let body = json!({"model": "e", "input": "one", "dimensions": 4, "user": "u", "truncate": "NONE"});
+    gateway.post("/v1/embeddings", &body).ok();
+    let sent = json!({"model": "e", "input": "one", "size": 4, "truncate": "END", "input_type": "passage"});
+    assert_eq!(alpha.calls_to("/embeddings")[0].json(), &sent);
+}
+
 /// What clients get of an upstream that knows only this form of a vector.
 fn told(vector: Value, fields: &str) -> Answer {
     let data = json!([{"object": "embedding", "index": 0, "embedding": vector}]);
