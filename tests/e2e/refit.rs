@@ -264,6 +264,24 @@ fn a_useless_summary_is_thrown_away_and_not_asked_for_again() {
     }
 }
 
+/// Small local models have nobody with a wide window who could write for them.
+#[test]
+fn a_summary_is_asked_for_in_what_its_writer_can_read() {
+    let alpha = mock("alpha");
+    alpha.script([Step::say(NOTES), Step::ok()]);
+    let gateway = Gateway::builder()
+        .provider(with_window(&alpha, 2_000))
+        .settings(json!({"context": {"compactModel": "alpha/m", "reserveOutputTokens": 200}}))
+        .start();
+    let answer = ask(&gateway, "m", &talk(30, 120)).ok();
+    assert_eq!(said(&answer, "refit"), "compact", "{answer}");
+    assert!(got(&alpha)[0]["content"].as_str().is_some_and(|system| system.ends_with(NOTES)));
+    let asked = chats(&alpha)[0].json().clone();
+    let transcript = asked["messages"][1]["content"].as_str().expect("a text").len();
+    let answer = asked["max_tokens"].as_u64().expect("a limit") as usize;
+    assert!((3_000..4 * (2_000 - answer)).contains(&transcript), "{transcript} beside {answer} tokens");
+}
+
 #[test]
 fn w16_a_summary_is_made_with_failover_and_metered_and_its_failure_fails_nobody() {
     let (alpha, broken, notes) = (
