@@ -1,9 +1,12 @@
 //! Summaries: how one is asked for, how it stands in a conversation, and how those that were paid for are found again.
 //! A summary belongs to what it was made of: its key is a hash of the very bytes, so that it serves whoever brings the
 //! same conversation, and nobody else.
+use std::collections::HashMap;
+use std::ops::Range;
+
 use sha2::{Digest, Sha256};
 
-use super::conversation::Message;
+use super::conversation::{Conversation, Message, Role};
 use super::noise::cut;
 use super::tokens;
 use crate::base::text::hex;
@@ -84,6 +87,19 @@ impl Default for Keys {
     fn default() -> Keys {
         Keys::new()
     }
+}
+
+/// The first and the last message that each summary of a beginning of `talk` stands for, by their places.
+pub fn spans(talk: &Conversation<'_>) -> HashMap<Key, (usize, usize)> {
+    let (mut keys, mut first) = (Keys::new(), None);
+    let groups = talk.groups();
+    let spoken = groups.into_iter().filter(|group| talk.messages[group.start].role != Role::System);
+    let span = |group: Range<usize>| {
+        let first = *first.get_or_insert(group.start);
+        group.clone().for_each(|at| keys.add(&talk.messages[at]));
+        (keys.key(), (first, group.end - 1))
+    };
+    spoken.map(span).collect()
 }
 
 /// A summary that has to be made.
@@ -178,7 +194,6 @@ fn line(message: &Message<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::conversation::Conversation;
 
     fn talk(messages: &[(&str, String)]) -> String {
         let one = |(role, text): &(&str, String)| {

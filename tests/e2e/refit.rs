@@ -343,6 +343,25 @@ fn a_summary_is_made_ahead_of_need() {
 }
 
 #[test]
+fn a_session_shows_what_its_summaries_stand_for() {
+    let (_alpha, notes, mut gateway) = small_and_notes([]);
+    let asked = gateway.chat_with("m", json!({"session": "s", "messages": talk(20, 400)})).ok();
+    assert_eq!((said(&asked, "refit"), chats(&notes).len()), ("compact".into(), 1));
+    let shown = |gateway: &Gateway| gateway.get("/api/sessions/s").ok().at("/summaries");
+    let summaries = shown(&gateway);
+    let one = summaries.as_array().and_then(|all| all.first()).expect("a summary");
+    assert_eq!(
+        (&one["content"], &one["model"], &one["fromSeq"]),
+        (&json!(NOTES), &json!("notes/n"), &json!(1))
+    );
+    assert!(one["toSeq"].as_u64().is_some_and(|to| (10..40).contains(&to) && to % 2 == 0), "{one}");
+    assert!(one["createdAt"].as_u64().is_some_and(|ms| ms > 1_600_000_000_000) && one["id"].is_string());
+    gateway.stop();
+    gateway.start_again();
+    assert_eq!(shown(&gateway), summaries);
+}
+
+#[test]
 fn w17_a_wider_model_is_asked_before_anybody_is_refused() {
     let (alpha, beta) = (mock("alpha"), mock("beta"));
     let gateway =
