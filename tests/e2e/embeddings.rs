@@ -160,6 +160,25 @@ fn emb_03_token_ids_go_only_where_they_are_taken() {
     assert!(alpha.calls().is_empty());
 }
 
+/// Each input is read by itself: a long list of short texts is no long text.
+#[test]
+fn a_window_has_to_hold_the_longest_input_and_not_all() {
+    let alpha = mock("alpha");
+    let gateway =
+        Gateway::over([provider(&alpha).model_with("e", json!({"caps": ["embed"], "context": 100}))]);
+    let text = |words: usize| json!("word ".repeat(words));
+    gateway.embed("e", json!([text(60), text(60), text(60)])).ok();
+    let refused = gateway.embed("e", json!([text(60), text(100)])).error(413, "context_length_exceeded");
+    assert_eq!(refused.at("/freeway/required"), json!(125));
+    gateway.embed("e", text(100)).error(413, "context_length_exceeded");
+    assert_eq!(alpha.calls_to("/embeddings").len(), 1);
+    // An upstream that finds one of them too long is not asked again with the same.
+    let too_long = json!({"error": {"message": "input is too long: maximum context length is 40 tokens"}});
+    alpha.script([Step::json(400, &too_long), Step::ok()]);
+    gateway.embed("e", json!([text(60), text(60), text(60)])).error(413, "context_length_exceeded");
+    assert_eq!(alpha.calls_to("/embeddings").len(), 2);
+}
+
 #[test]
 fn an_embedding_limit_is_counted() {
     let alpha = mock("alpha");
