@@ -81,6 +81,7 @@ fn measure(catalog: &Catalog, strategy: Strategy, benched_providers: usize) -> (
         kind: Kind::Chat,
         caps: Caps::TOOLS,
         prompt_tokens: 400,
+        window_tokens: 400,
         shrink: Some(Shrink { lean_tokens: 400, core_tokens: 200, reserve_output: 1_024, prefer_fit: true }),
         max_output: None,
         choices: 1,

@@ -41,7 +41,7 @@ fn milliseconds(what: impl Fn()) -> f64 {
 
 fn main() {
     let raw = conversation();
-    let room = Room { target: 7_168, hard: 7_168, max_turns: 12 };
+    let room = Room { target: 7_168, hard: 7_168, max_turns: 12, writer: 8_192 };
     let windowed = milliseconds(|| {
         let talk = Conversation::read(black_box(&raw)).expect("valid JSON");
         black_box(refit(&talk, &room, Compaction::Off, |_| None));

@@ -73,11 +73,14 @@ fn run(gateway: &Gateway, which: Which) {
     let known = gateway.discovered();
     let now = clock::now();
     let (mut lists, mut any) = (BTreeMap::new(), false);
+    // What was wrong with a provider that is gone is of no interest.
+    gateway.unlisted.lock().retain(|id, _| snapshot.catalog.providers.iter().any(|known| known.id == *id));
     for provider in wanted(&snapshot, &known, which, now) {
         let list = match fetch(gateway, &snapshot, provider) {
             Ok(models) => {
                 log::info!("{} lists {} models", provider.id, models.len());
                 any = true;
+                gateway.unlisted.lock().remove(&provider.id);
                 DiscoveredList { fetched_wall_ms: now.wall_ms, base_url: provider.base_url.clone(), models }
             }
             Err(error) => {
@@ -86,6 +89,8 @@ fn run(gateway: &Gateway, which: Which) {
                     provider.id,
                     human_duration(RETRY_MS)
                 );
+                let error = snapshot.redactor.redact(&error).into_owned();
+                gateway.unlisted.lock().insert(Arc::clone(&provider.id), error);
                 again_later(&known, provider, snapshot.settings.discovery.ttl_ms, now)
             }
         };

@@ -1,10 +1,12 @@
 //! Checks of one setting's value against its row of the table, and what a variable's text stands for. Pure.
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
 use super::client_key::{ClientRules, RULE_MEMBERS};
 use super::fields::{shown, whole};
+use super::names::AUTO;
 use super::settings::Strategy;
 use super::table::{self, BENCH_CAUSES, Row, Shape};
 use crate::base::text::closest;
@@ -227,6 +229,25 @@ fn check_bench(name: &str, value: &Value) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What is to be said of aliases and profiles whose names always mean something else.
+pub fn reserved_names(values: &BTreeMap<&'static str, Value>) -> Vec<String> {
+    let active = values.get("activeProfile").and_then(Value::as_str).unwrap_or_default();
+    let mut found = Vec::new();
+    for section in ["aliases", "profiles"] {
+        let names = values.get(section).and_then(Value::as_object);
+        let reserved = |name: &&String| AUTO.contains(&name.trim().to_lowercase().as_str());
+        for name in names.into_iter().flat_map(Map::keys).filter(reserved) {
+            // The active profile is `auto`, whatever its name.
+            if section == "profiles" && name.eq_ignore_ascii_case(active) {
+                continue;
+            }
+            let todo = "to choose what `auto` means, add a profile and name it in activeProfile";
+            found.push(format!("{section}.{name}: not used, `{name}` always means `auto`; {todo}"));
+        }
+    }
+    found
 }
 
 /// 64 hexadecimal digits as bytes.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::check::{check, parse_sha256, value_of};
+use super::check::{check, parse_sha256, reserved_names, value_of};
 use super::client_key::{ClientKey, ClientLimits, ClientRules, ClientSource};
 use super::fields::{shown, whole};
 use super::json;
@@ -201,7 +201,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Finds aliases and profiles that lead back to themselves: such a name could never be resolved.
+    /// Finds aliases and profiles that lead back to themselves, or whose names are taken: nobody could ask for these.
     fn check_aliases(&mut self) {
         let mut next: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let texts = |value: &Value| -> Vec<String> {
@@ -216,6 +216,9 @@ impl Reader<'_> {
             for (name, target) in aliases {
                 next.insert(name.to_lowercase(), vec![target.as_str().unwrap_or_default().to_owned()]);
             }
+        }
+        for message in reserved_names(&self.values) {
+            self.report(self.file, IssueLevel::Warning, message);
         }
         if let Some(active) = self.values.get("activeProfile").and_then(Value::as_str) {
             let profiles = self.values.get("profiles").and_then(Value::as_object);
@@ -232,12 +235,7 @@ impl Reader<'_> {
                         start,
                         cycle.join(" -> ")
                     );
-                    self.issues.push(Issue {
-                        file: self.file.into(),
-                        provider: None,
-                        level: IssueLevel::Error,
-                        message,
-                    });
+                    self.error(&message);
                 }
             }
         }
@@ -732,6 +730,10 @@ mod tests {
             "keys[0].modles: unknown, not used; did you mean `models`?",
         );
         check(r#"{"profiles": {"p": {"models": ["m"], "x": 1}}}"#, &[], "profiles.p.x: unknown, not used");
+        check(r#"{"aliases": {"Auto": "p/m"}}"#, &[], "aliases.Auto: not used, `Auto` always means `auto`");
+        check(r#"{"profiles": {"default": ["p/m"]}}"#, &[], "profiles.default: not used");
+        let active = r#"{"profiles": {"auto": ["p/m"]}, "activeProfile": "auto"}"#;
+        assert!(read_with(active, &[]).expect("fine").warnings.is_empty(), "it is what `auto` means");
         check(
             "",
             &[("FREEWAY_STRATAGY", "x")],

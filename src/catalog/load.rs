@@ -444,6 +444,14 @@ fn sources(inputs: &Inputs<'_>, issues: &mut Vec<Issue>) -> Vec<Source> {
         let own: Vec<String> = sources.iter().map(|source| source.file.clone()).collect();
         sources.extend(bundled().filter(|source| !own.contains(&source.file)));
     }
+    if sources.is_empty() {
+        let message = format!(
+            "holds no provider file, so that there is no provider; remove the folder to have the built-in ones, \
+             or put an empty file `{WITH_BUNDLED}` into it to have them beside your own"
+        );
+        let file = folder.display().to_string();
+        issues.push(Issue { file, provider: None, level: IssueLevel::Warning, message });
+    }
     sources
 }
 

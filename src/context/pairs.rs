@@ -1,9 +1,11 @@
 //! Tool calls and their results, put back together: every call is followed by one result for each of its ids, and every
-//! result follows its call. What is missing is made up and says so, what belongs to nothing is left out. Upstreams
-//! refuse a conversation for ever in which a single pair is torn.
+//! result follows its call. What is missing is made up and says so, what belongs to nothing is left out, and further
+//! results of one call become one with the first. Upstreams refuse a conversation for ever in which a single pair is
+//! torn.
 use std::collections::{HashMap, VecDeque};
 
 use super::conversation::{Conversation, Message, Role};
+use super::noise::with_content;
 use crate::wire::json::{self, Flaw};
 
 /// What a result says that never came.
@@ -55,9 +57,16 @@ impl Mended {
         for later in window.iter().filter(|later| later.role == Role::Tool) {
             results.entry(later.answers.as_deref()).or_default().push_back(later);
         }
-        for call in &caller.calls {
-            match results.get_mut(&call.as_deref()).and_then(VecDeque::pop_front) {
-                Some(result) => self.put(result.raw),
+        for (at, call) in caller.calls.iter().enumerate() {
+            let answers = results.get_mut(&call.as_deref());
+            match answers.and_then(|answers| Some((answers.pop_front()?, answers))) {
+                Some((result, further)) => {
+                    let last = !further.is_empty() && !caller.calls[at + 1..].contains(call);
+                    match last.then(|| together(result, further)).flatten() {
+                        Some(all) => self.put(&all),
+                        None => self.put(result.raw),
+                    }
+                }
                 None => {
                     self.changed = true;
                     self.put(&no_result(call.as_deref()));
@@ -70,6 +79,31 @@ impl Mended {
             || results.values().any(|left| !left.is_empty());
         others.filter(|later| later.role != Role::Tool).for_each(|later| self.put(later.raw));
     }
+}
+
+/// A result that says what `further` ones of the same call say, too; `None` when they say nothing new.
+fn together(result: &Message<'_>, further: &VecDeque<&Message<'_>>) -> Option<Vec<u8>> {
+    let mut contents = vec![result.content()?];
+    for content in further.iter().filter_map(|later| later.content()) {
+        // Most that come twice say the same again.
+        if !contents.contains(&content) {
+            contents.push(content);
+        }
+    }
+    if contents.len() == 1 {
+        return None;
+    }
+    let texts: Option<Vec<_>> = contents.iter().map(|content| json::text(content)).collect();
+    if let Some(texts) = texts {
+        return Some(with_content(result, &json::quoted(&texts.join("\n"))));
+    }
+    let parts = contents.iter().filter_map(|content| match content {
+        [b'[', parts @ .., b']'] if !json::is_blank(Some(content)) => Some(parts.to_vec()),
+        [b'"', ..] => Some([b"{\"type\":\"text\",\"text\":", *content, b"}"].concat()),
+        _ => None,
+    });
+    let parts: Vec<Vec<u8>> = parts.collect();
+    Some(with_content(result, &[b"[", &*parts.join(&b','), b"]"].concat()))
 }
 
 /// A result that stands in the place of one that never came.
@@ -142,5 +176,25 @@ mod tests {
         check("u cA rA cA rA u", "same");
         check("u c-- r- r- u", "same");
         check("u c-- r- u", "u c-- r- !- u");
+    }
+
+    #[test]
+    fn further_results_of_one_call_are_not_lost() {
+        let check = |contents: &[&str], expected: &str| {
+            let result =
+                |content: &&str| format!(r#"{{"role":"tool","content":{content},"tool_call_id":"A"}}"#);
+            let calls = r#"{"role":"assistant","tool_calls":[{"id":"A","function":{"name":"f"}}]}"#;
+            let list = |results: Vec<String>| format!("[{calls},{}]", results.join(","));
+            let torn = list(contents.iter().map(result).collect());
+            let found = mended(torn.as_bytes()).expect("valid JSON").expect("it was torn");
+            assert_eq!(String::from_utf8(found), Ok(list(vec![result(&expected)])), "{contents:?}");
+        };
+        check(&[r#""x""#, r#""x""#], r#""x""#);
+        check(&[r#""x""#, r#""y\"""#, r#""x""#], r#""x\ny\"""#);
+        let part = r#"{"type":"text","text":"z"}"#;
+        check(
+            &[r#""x""#, &format!("[{part},{part}]"), "[]"],
+            &format!(r#"[{{"type":"text","text":"x"}},{part},{part}]"#),
+        );
     }
 }

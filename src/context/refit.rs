@@ -30,6 +30,8 @@ pub struct Room {
     /// What they must not exceed, when what has to stay is more than the target.
     pub hard: u64,
     pub max_turns: usize,
+    /// The window of the model that writes summaries.
+    pub writer: u64,
 }
 
 /// How far the ladder was climbed.
@@ -173,6 +175,7 @@ struct Ladder<'t, 'a> {
     talk: &'t Conversation<'a>,
     target: u64,
     max_turns: usize,
+    writer: u64,
     /// Everything but the system messages: what stands or falls together.
     groups: Vec<Range<usize>>,
     /// The group with the newest message of the user.
@@ -208,6 +211,7 @@ impl<'t, 'a> Ladder<'t, 'a> {
             talk,
             target: room.target.saturating_mul(TOKEN),
             max_turns: room.max_turns,
+            writer: room.writer.saturating_mul(TOKEN),
             newest,
             last,
             groups,
@@ -413,11 +417,16 @@ impl<'t, 'a> Ladder<'t, 'a> {
         if source < 2 * SUMMARY_WEIGHT_MIN {
             return None;
         }
+        // The notes come from the same window.
+        let most = self.writer.saturating_sub(summary::prompt_weight() + reserve);
+        if most < 2 * SUMMARY_WEIGHT_MIN {
+            return None;
+        }
         let fresh = covered().skip(known.map_or(0, |(known, _)| known));
         let messages: Vec<_> = fresh.flat_map(|at| &self.talk.messages[self.groups[at].clone()]).collect();
         Some(Need {
             key: *keys.get(covers.checked_sub(1)?)?,
-            transcript: summary::transcript(known.map(|(_, text)| text), messages.into_iter()),
+            transcript: summary::transcript(known.map(|(_, text)| text), messages.into_iter(), most),
             max_tokens: reserve / TOKEN,
             source_weight: source,
             covers,

@@ -13,7 +13,7 @@ use crate::base::rng::Rng;
 const NOTES: &str = "They spoke of many things.";
 
 fn room(target: u64) -> Room {
-    Room { target, hard: target, max_turns: 12 }
+    Room { target, hard: target, max_turns: 12, writer: u64::MAX }
 }
 
 fn raw(messages: &[Value]) -> Vec<u8> {
@@ -355,7 +355,12 @@ fn any_conversation_keeps_what_must_stay_fits_and_fits_the_same_again() {
         let talk = Conversation::read(&whole).expect("valid JSON");
         let total = talk.weight().div_ceil(1_000);
         let target = 1 + rng.below((total + total / 4 + 10) as usize) as u64;
-        let room = Room { target, hard: target + rng.below(200) as u64, max_turns: 1 + rng.below(14) };
+        let room = Room {
+            target,
+            hard: target + rng.below(200) as u64,
+            max_turns: 1 + rng.below(14),
+            writer: 100 + rng.below(9_000) as u64,
+        };
         let compaction = if rng.below(3) == 0 { Compaction::Off } else { Compaction::On };
         let written = [Some(NOTES), None, Some(""), Some(&*long)][rng.below(4)];
         let what = format!("seed {seed}, {room:?}, {compaction:?}");

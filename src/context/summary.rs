@@ -1,9 +1,12 @@
 //! Summaries: how one is asked for, how it stands in a conversation, and how those that were paid for are found again.
 //! A summary belongs to what it was made of: its key is a hash of the very bytes, so that it serves whoever brings the
 //! same conversation, and nobody else.
+use std::collections::HashMap;
+use std::ops::Range;
+
 use sha2::{Digest, Sha256};
 
-use super::conversation::Message;
+use super::conversation::{Conversation, Message, Role};
 use super::noise::cut;
 use super::tokens;
 use crate::base::text::hex;
@@ -24,6 +27,8 @@ const HEADING: &str = "Notes on the earlier part of this conversation, which is 
 /// The transcript of one request for a summary, in thousandths of a token. With the answer it stays under the 6,000
 /// tokens a minute that small free tiers grant.
 const TRANSCRIPT_WEIGHT_MAX: u64 = 4_500_000;
+/// A message beside its text, and what is lost by rounding.
+const MESSAGE_WEIGHT: u64 = 8_000;
 /// No message is cut below this in a transcript.
 const LINE_WEIGHT_MIN: u64 = 20_000;
 const LINE_BREAK: u64 = 250;
@@ -84,6 +89,19 @@ impl Default for Keys {
     }
 }
 
+/// The first and the last message that each summary of a beginning of `talk` stands for, by their places.
+pub fn spans(talk: &Conversation<'_>) -> HashMap<Key, (usize, usize)> {
+    let (mut keys, mut first) = (Keys::new(), None);
+    let groups = talk.groups();
+    let spoken = groups.into_iter().filter(|group| talk.messages[group.start].role != Role::System);
+    let span = |group: Range<usize>| {
+        let first = *first.get_or_insert(group.start);
+        group.clone().for_each(|at| keys.add(&talk.messages[at]));
+        (keys.key(), (first, group.end - 1))
+    };
+    spoken.map(span).collect()
+}
+
 /// A summary that has to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
@@ -130,15 +148,22 @@ pub fn section(text: &str) -> String {
     format!("{HEADING}{text}")
 }
 
-/// The messages as lines, as much of them as a request may hold. The newer a message, the more is kept of it; what was
+/// What a request for a summary weighs beside its transcript.
+pub fn prompt_weight() -> u64 {
+    tokens::weight_of_text(INSTRUCTION) + 2 * MESSAGE_WEIGHT
+}
+
+/// The messages as lines, as much of them as a request may hold, and no more than `most`. The newer a message, the more is kept of it; what was
 /// noted before stands in front, whole.
 pub fn transcript<'m, 'a: 'm>(
     known: Option<&str>,
     messages: impl DoubleEndedIterator<Item = &'m Message<'a>> + ExactSizeIterator,
+    most: u64,
 ) -> String {
     let count = messages.len() as u64;
     let noted = known.map(|text| format!("Notes so far:\n{text}\n\nThe conversation since then:\n"));
-    let mut left = TRANSCRIPT_WEIGHT_MAX.saturating_sub(noted.as_deref().map_or(0, tokens::weight_of_text));
+    let most = TRANSCRIPT_WEIGHT_MAX.min(most);
+    let mut left = most.saturating_sub(noted.as_deref().map_or(0, tokens::weight_of_text));
     let mut lines: Vec<String> = Vec::new();
     for (age, message) in messages.rev().enumerate() {
         if left < LINE_WEIGHT_MIN {
@@ -169,7 +194,6 @@ fn line(message: &Message<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::conversation::Conversation;
 
     fn talk(messages: &[(&str, String)]) -> String {
         let one = |(role, text): &(&str, String)| {
@@ -206,16 +230,18 @@ mod tests {
             (0..200).map(|at| ("user", format!("<{at}> {}", "word ".repeat(400)))).collect();
         let raw = talk(&told);
         let talk = Conversation::read(raw.as_bytes()).expect("valid");
-        let found = transcript(Some("old notes"), talk.messages.iter());
+        let found = transcript(Some("old notes"), talk.messages.iter(), u64::MAX);
         assert!(tokens::weight_of_text(&found) <= TRANSCRIPT_WEIGHT_MAX);
         assert!(tokens::weight_of_text(&found) > TRANSCRIPT_WEIGHT_MAX * 9 / 10, "room is used");
+        let short = transcript(Some("old notes"), talk.messages.iter(), 900_000);
+        assert!((800_000..=900_000).contains(&tokens::weight_of_text(&short)), "of a small window, too");
         assert!(found.starts_with("Notes so far:\nold notes\n"));
         let line =
             |at: usize| found.lines().find(|line| line.starts_with(&format!("user: <{at}>"))).map(str::len);
         assert!(line(199) > line(120), "{:?} {:?}", line(199), line(120));
         let raw = self::talk(&[("user", "Short.".into()), ("assistant", "Yes.".into())]);
         let talk = Conversation::read(raw.as_bytes()).expect("valid");
-        assert_eq!(transcript(None, talk.messages.iter()), "user: Short.\nassistant: Yes.");
+        assert_eq!(transcript(None, talk.messages.iter(), u64::MAX), "user: Short.\nassistant: Yes.");
     }
 
     #[test]

@@ -154,9 +154,9 @@ struct Meter {
 impl Meter {
     fn new() -> Meter {
         Meter {
-            requests: Rolling::new(MINUTE_MS),
-            tokens: Rolling::new(MINUTE_MS),
-            day: Rolling::new(DAY_MS),
+            requests: Rolling::within(MINUTE_MS),
+            tokens: Rolling::within(MINUTE_MS),
+            day: Rolling::within(DAY_MS),
             in_flight: 0,
             used_ms: 0,
         }
@@ -208,6 +208,25 @@ mod tests {
         assert_eq!(limiter.enter(&me, 10, later), Ok(()));
         // Another key has its own.
         assert_eq!(limiter.enter(&[(key(2), RPM_2)], 10, at(31)), Ok(()));
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_the_window() {
+        let me = |limit: &str| {
+            let one = |name: &str| (name == limit).then_some(1);
+            [(key(1), ClientLimits { rpm: one("rpm"), tpm: one("tpm"), rpd: one("rpd"), concurrency: None })]
+        };
+        for (limit, window_s) in [("rpm", 60), ("tpm", 60), ("rpd", 24 * 3_600)] {
+            for offset_ms in (0..3_000).step_by(7) {
+                let mut limiter = Limiter::default();
+                let start = at(0).plus_ms(offset_ms);
+                assert_eq!(limiter.enter(&me(limit), 1, start), Ok(()));
+                let refused = limiter.look(&me(limit), 1, start).expect_err("one was had");
+                let wait_s = refused.retry_in_ms.div_ceil(1_000);
+                let least_s = window_s - window_s / 20;
+                assert!((least_s..=window_s).contains(&wait_s), "{limit}: {wait_s}");
+            }
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! Stored conversations, as the owner sees them: the list, one of them, and deleting.
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -12,7 +13,10 @@ use crate::base::clock;
 use crate::base::text::{hex, truncate};
 use crate::catalog::client_key::Principal;
 use crate::catalog::load::Snapshot;
+use crate::context::conversation::Conversation;
 use crate::context::ratios::Ratio;
+use crate::context::summaries::Saved;
+use crate::context::summary::{self, Key};
 use crate::context::thread::Thread;
 use crate::context::tokens;
 use crate::relay::gateway::Gateway;
@@ -119,12 +123,24 @@ fn shown(visit: &Visit<'_>) -> Result<Answer, ApiError> {
     };
     let with_images = path::query_value(visit.head.query(), "images").is_none_or(|value| value != "0");
     let owners: Vec<_> = all.iter().map(|(key, _)| owner_text(key.owner)).collect();
-    let summary_of = |text: &Arc<str>| {
+    let summaries = gateway.notes.of(&key.tag());
+    let spans = if summaries.is_empty() { HashMap::new() } else { spans(&thread) };
+    let summary_of = |(key, saved): &(Key, Saved)| {
         let mut tally = Tally::default();
-        tally.text(text);
-        json!({"content": text, "tokens": tokens::estimate(&tally)})
+        tally.text(&saved.text);
+        // Of what was replaced meanwhile, nobody knows where it stood.
+        let (from, to) = spans.get(key).copied().unzip();
+        json!({
+            "id": key.name(),
+            "fromSeq": from,
+            "toSeq": to,
+            "content": saved.text,
+            "tokens": tokens::estimate(&tally),
+            "model": saved.model,
+            "createdAt": saved.created_ms,
+        })
     };
-    let summaries: Vec<Value> = gateway.notes.of(&key.tag()).iter().map(summary_of).collect();
+    let summaries: Vec<Value> = summaries.iter().map(summary_of).collect();
     let session = entry(gateway, &snapshot, key, summary);
     let head = json!({"session": session, "owners": owners, "summaries": summaries}).to_string();
     // The messages are put in as they are stored, digit by digit.
@@ -140,6 +156,12 @@ fn shown(visit: &Visit<'_>) -> Result<Answer, ApiError> {
     }
     body.extend_from_slice(b"]}");
     Ok(Answer::json(200, body))
+}
+
+/// Where the messages stand that a summary may have been made of.
+fn spans(thread: &Thread) -> HashMap<Key, (usize, usize)> {
+    let list = [b"[", thread.text(0..thread.len()), b"]"].concat();
+    Conversation::read(&list).map(|talk| summary::spans(&talk)).unwrap_or_default()
 }
 
 /// `DELETE /api/sessions/{id}`.

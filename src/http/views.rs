@@ -162,7 +162,8 @@ pub fn reload(visit: Visit<'_>) -> Admission {
 /// How long an answer waits for model lists; what takes longer goes on without it.
 const REFRESH_WAIT: Duration = Duration::from_secs(15);
 
-/// `POST /api/refresh`: fetches all model lists again.
+/// `POST /api/refresh`: fetches all model lists again. Not `ok` when one could not be fetched: what was known before goes
+/// on, and `error` says why.
 pub fn refresh(visit: Visit<'_>) -> Admission {
     let done = match discover::start(visit.gateway, Which::All) {
         // Nothing comes but the end.
@@ -170,12 +171,19 @@ pub fn refresh(visit: Visit<'_>) -> Admission {
         None => !visit.gateway.discovering.load(Ordering::Acquire),
     };
     let snapshot = visit.gateway.snapshot();
+    let unlisted = visit.gateway.unlisted.lock().clone();
     let models = |provider: &Provider| {
         let found = |model: &&Model| model.source == ModelSource::Discovered;
-        json!({"id": provider.id, "models": provider.models.len(), "discovered": provider.models.iter().filter(found).count()})
+        json!({
+            "id": provider.id,
+            "models": provider.models.len(),
+            "discovered": provider.models.iter().filter(found).count(),
+            "error": unlisted.get(&provider.id),
+        })
     };
-    let asked = snapshot.catalog.providers.iter().filter(|provider| discovery::asks(provider));
-    let body = json!({"ok": true, "done": done, "providers": asked.map(models).collect::<Vec<_>>()});
+    let asked = || snapshot.catalog.providers.iter().filter(|provider| discovery::asks(provider));
+    let ok = !asked().any(|provider| unlisted.contains_key(&provider.id));
+    let body = json!({"ok": ok, "done": done, "providers": asked().map(models).collect::<Vec<_>>()});
     respond(visit, 200, &body)
 }
 

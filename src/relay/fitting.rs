@@ -7,6 +7,9 @@ use super::notes::{self, Asker};
 use super::route_info::ContextNote;
 use super::turn::{Haste, Operation, Turn};
 use crate::base::clock;
+use crate::catalog::ModelIx;
+use crate::catalog::load::Snapshot;
+use crate::catalog::names::Kind;
 use crate::catalog::provider::Model;
 use crate::context::budget::Budget;
 use crate::context::conversation::Conversation;
@@ -124,7 +127,25 @@ impl Fitter<'_> {
         let beside = self.prompt_tokens.saturating_sub(talk.weight().div_ceil(1_000));
         let max_turns = self.asker.snapshot.settings.context.max_turns;
         let (target, hard) = (budget.target.saturating_sub(beside), budget.hard.saturating_sub(beside));
-        (Room { target, hard, max_turns }, beside)
+        (Room { target, hard, max_turns, writer: self.writer_window() }, beside)
+    }
+
+    /// The widest window among the models that may write summaries, in tokens of our count.
+    fn writer_window(&self) -> u64 {
+        let Snapshot { names, catalog, settings, .. } = self.asker.snapshot;
+        let writers = names.resolve(catalog, settings, &settings.context.compact_model, Kind::Chat).models;
+        let able = |at: &ModelIx| {
+            let provider = catalog.provider(*at);
+            provider.enabled && provider.configured() && catalog.model(*at).enabled
+        };
+        let live = self.asker.gateway.live.lock();
+        let window = |at: ModelIx| {
+            let model = catalog.model(at);
+            let ours = |context| (context as f64 / live.ratios.of(model.slot).max(1.0)) as u64;
+            model.context.map_or(u64::MAX, ours)
+        };
+        // With none of them there is no summary, whatever its request may hold.
+        writers.into_iter().filter(able).map(window).max().unwrap_or(u64::MAX)
     }
 
     /// After an answer that its client has got: has the summary made that the next turn will need, if this conversation nearly fills the window

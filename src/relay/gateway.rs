@@ -52,6 +52,8 @@ pub struct Gateway {
     discovered: Mutex<Discovered>,
     /// Whether model lists are being fetched.
     pub discovering: AtomicBool,
+    /// Why a provider's list could not be fetched the last time, by provider id, without secrets.
+    pub unlisted: Mutex<HashMap<Arc<str>, String>>,
     /// Whether a pass over all keys is under way, and when the last one ended (milliseconds since 1970, 0 for never).
     pub checking: AtomicBool,
     pub checked_at_ms: AtomicU64,
@@ -154,6 +156,7 @@ impl Gateway {
             overriding: Mutex::new(()),
             discovered: Mutex::new(discovered),
             discovering: AtomicBool::new(false),
+            unlisted: Mutex::default(),
             checking: AtomicBool::new(false),
             checked_at_ms: AtomicU64::new(0),
             examined: Mutex::default(),

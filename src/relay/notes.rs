@@ -86,7 +86,7 @@ impl Notes {
     }
 
     /// The summaries of a session.
-    pub fn of(&self, session: &str) -> Vec<Arc<str>> {
+    pub fn of(&self, session: &str) -> Vec<(Key, Saved)> {
         self.kept.lock().of(session)
     }
 
@@ -276,7 +276,7 @@ fn write(asker: &Asker<'_>, need: &Need, haste: Haste, wait: Duration, cut: &Arc
     prepared.ask.shrink = None;
     let answer = Rc::new(RefCell::new(None));
     story::tell(asker.gateway, prepared, None, Outlet::new(Box::new(Answer(Rc::clone(&answer)))), cut);
-    let answer = answer.take()?;
+    let (model, answer) = answer.take()?;
     let text = content(&answer)?;
     let Some(text) = need.accepted(&text) else {
         asker.gateway.notes.useless(need.key);
@@ -284,7 +284,9 @@ fn write(asker: &Asker<'_>, need: &Need, haste: Haste, wait: Duration, cut: &Arc
         return None;
     };
     let text: Arc<str> = text.into();
-    asker.gateway.notes.kept.lock().keep(need.key, Arc::clone(&text), asker.session.clone());
+    let (session, created_ms) = (asker.session.clone(), clock::now().wall_ms);
+    let saved = Saved { text: Arc::clone(&text), session, model, created_ms };
+    asker.gateway.notes.kept.lock().keep(need.key, saved);
     Some(text)
 }
 
@@ -298,12 +300,16 @@ fn content(answer: &[u8]) -> Option<String> {
     json::member(message, "content").and_then(json::text).map(|text| text.into_owned())
 }
 
-/// Takes the whole answer; no client sees it.
-struct Answer(Rc<RefCell<Option<Vec<u8>>>>);
+/// Takes the whole answer, and who gave it; no client sees it.
+struct Answer(Rc<RefCell<Option<Answered>>>);
+
+type Answered = (Option<Arc<str>>, Vec<u8>);
 
 impl Sink for Answer {
-    fn whole(&mut self, _: &RouteInfo, body: Vec<u8>) -> io::Result<()> {
-        *self.0.borrow_mut() = Some(body);
+    fn whole(&mut self, route: &RouteInfo, body: Vec<u8>) -> io::Result<()> {
+        let model = route.provider.as_deref().zip(route.model.as_deref());
+        let model = model.map(|(provider, model)| format!("{provider}/{model}").into());
+        *self.0.borrow_mut() = Some((model, body));
         Ok(())
     }
 

@@ -114,6 +114,7 @@ impl Bed {
                 kind: Kind::Chat,
                 caps: Caps::default(),
                 prompt_tokens: 100,
+                window_tokens: 100,
                 shrink: None,
                 max_output: None,
                 choices: 1,
@@ -130,6 +131,11 @@ impl Bed {
     /// One provider `a` with one model `m`, and a spare one `b`.
     fn two() -> Bed {
         Bed::new(&[(remote("a", &["m"]), 1), (remote("b", &["m"]), 1)])
+    }
+
+    /// A chat of so many tokens.
+    fn sends(&mut self, tokens: u64) {
+        (self.ask.prompt_tokens, self.ask.window_tokens) = (tokens, tokens);
     }
 
     fn wait_s(&mut self, seconds: u64) -> &mut Bed {
@@ -609,21 +615,21 @@ fn windows() -> Bed {
 #[test]
 fn row_413_goes_to_a_larger_window_and_learns() {
     let mut bed = windows();
-    bed.ask.prompt_tokens = 7_000;
+    bed.sends(7_000);
     bed.ask.max_output = Some(2_000);
     let body = r#"{"error":{"message":"This model's maximum context length is 4096 tokens. However, you requested 9000 tokens","code":"context_length_exceeded"}}"#;
     let run = bed.run(a_fails(|| Status(400, body)));
     assert_eq!(run.calls, ["a/m#1", "b/m#1"], "the window is smaller than its file says, so b may be larger");
     bed.check_benches(&[]);
     assert_eq!(bed.run(|_| Serve).calls, ["b/m#1"], "learned");
-    bed.ask.prompt_tokens = 4_000;
+    bed.sends(4_000);
     assert_eq!(bed.run(|_| Serve).calls, ["a/m#1"], "what fits is still sent");
 }
 
 #[test]
 fn row_413_passes_windows_that_are_no_larger() {
     let mut bed = windows();
-    bed.ask.prompt_tokens = 8_000;
+    bed.sends(8_000);
     let run = bed.run(a_fails(|| Status(413, r#"{"error":{"message":"prompt is too long"}}"#)));
     assert_eq!(run.calls, ["a/m#1", "c/m#1"]);
 }
@@ -633,7 +639,7 @@ fn row_413_of_a_short_request_says_little_of_the_others() {
     // A proxy in front of `a` minds the bytes: a larger window comes first, one of the same size is no dead end.
     let page = "<html><head><title>413 Request Entity Too Large</title></head></html>";
     let mut bed = windows();
-    bed.ask.prompt_tokens = 5;
+    bed.sends(5);
     let run = bed.run(|call| if call == "b/m#1" { Serve } else { Status(413, page) });
     assert_eq!(run.calls, ["a/m#1", "c/m#1", "b/m#1"]);
     bed.check_benches(&[]);
@@ -648,9 +654,9 @@ fn row_413_of_a_short_request_says_little_of_the_others() {
 #[test]
 fn row_413_w17_small_windows_are_passed_by_unasked() {
     let mut bed = windows();
-    bed.ask.prompt_tokens = 9_000;
+    bed.sends(9_000);
     assert_eq!(bed.run(|_| Serve).calls, ["c/m#1"]);
-    bed.ask.prompt_tokens = 300_000;
+    bed.sends(300_000);
     let run = bed.run(|_| Serve);
     assert_eq!((run.calls.len(), run.code()), (0, (413, "context_length_exceeded")));
     assert_eq!((run.freeway("code"), run.freeway("available")), (json!("context_too_large"), json!(200_000)));
@@ -666,7 +672,7 @@ fn row_413_by_all_ends_as_413() {
 #[test]
 fn row_413_limit_below_the_request_teaches_and_benches_nothing() {
     let mut bed = Bed::two();
-    bed.ask.prompt_tokens = 9_000;
+    bed.sends(9_000);
     let body = r#"{"error":{"message":"Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 9000","code":"rate_limit_exceeded"}}"#;
     for status in [413, 429] {
         assert_eq!(
@@ -675,9 +681,9 @@ fn row_413_limit_below_the_request_teaches_and_benches_nothing() {
         );
         bed.check_benches(&[]);
     }
-    bed.ask.prompt_tokens = 5_000;
+    bed.sends(5_000);
     assert_eq!(bed.run(|_| Serve).calls, ["a/m#1"], "smaller ones are still sent");
-    bed.ask.prompt_tokens = 9_000;
+    bed.sends(9_000);
     bed.models = vec!["a/m"];
     let run = bed.run(|_| Serve);
     assert_eq!((run.calls.len(), run.code()), (0, (413, "context_length_exceeded")), "nobody is wider");

@@ -396,7 +396,8 @@ impl Failover {
                     call.punish(live, &failure, &self.policy);
                 }
                 if failure.class == Class::TooLong {
-                    self.found_too_long(catalog, live, &call, at, sent);
+                    let at_once = sent.min(self.ask.window_tokens);
+                    self.found_too_long(catalog, live, &call, at, at_once);
                 }
                 self.go_on(live, &call, at, key, &failure, has_field);
                 self.hops.push(Hop { at, key, took_ms: call.took_ms(), failure: *failure });

@@ -40,7 +40,7 @@ impl View<'_> {
     /// How a model takes this request.
     pub fn fit(&self, at: ModelIx) -> Fit {
         let Some(budget) = self.budget(at) else { return Fit::Whole };
-        let prompt = self.ask.prompt_tokens;
+        let prompt = self.ask.window_tokens;
         let window = self.known_window(at).unwrap_or(budget.hard);
         // What this request was refused for is a guess; what is known of the window says more.
         let too_small =
@@ -105,12 +105,12 @@ impl View<'_> {
 
     /// Whether a request is so small that there is no need to look closely at a window.
     fn far_below(&self, window: u64) -> bool {
-        if self.ask.shrink.is_some() { self.sure_to_fit(window) } else { self.ask.prompt_tokens <= window }
+        if self.ask.shrink.is_some() { self.sure_to_fit(window) } else { self.ask.window_tokens <= window }
     }
 
     /// Whether a request is so small that a window takes it however its tokens are counted.
     pub fn sure_to_fit(&self, window: u64) -> bool {
-        let prompt = (self.ask.prompt_tokens as f64 * RATIO_MAX) as u64;
+        let prompt = (self.ask.window_tokens as f64 * RATIO_MAX) as u64;
         let reserve = self.ask.shrink.map_or(0, |shrink| shrink.reserve_output);
         let answer = self.ask.max_output.unwrap_or(reserve);
         prompt.saturating_add(answer.min(window / 2)) <= window

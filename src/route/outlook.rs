@@ -62,8 +62,9 @@ impl Question {
             prefer_fit: context.prefer_fit,
         });
         let max_output = if self.kind == Kind::Embed { Some(0) } else { self.max_output };
-        let (kind, caps, prompt_tokens, answer) = (self.kind, self.caps, self.tokens, self.answer);
-        Ask { kind, caps, prompt_tokens, shrink, max_output, choices: 1, answer }
+        let (kind, caps, tokens, answer) = (self.kind, self.caps, self.tokens, self.answer);
+        let (prompt_tokens, window_tokens) = (tokens, tokens);
+        Ask { kind, caps, prompt_tokens, window_tokens, shrink, max_output, choices: 1, answer }
     }
 }
 

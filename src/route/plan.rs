@@ -30,6 +30,8 @@ pub struct Ask {
     pub caps: Caps,
     /// The prompt as we estimate it.
     pub prompt_tokens: u64,
+    /// As much of it as has to fit into a window at once: all of a chat, the longest input of embeddings.
+    pub window_tokens: u64,
     /// How much smaller it can be made; `None` when it has to be taken as it is.
     pub shrink: Option<Shrink>,
     /// The client's own limit on the answer.
@@ -599,6 +601,7 @@ mod tests {
         kind: Kind::Chat,
         caps: Caps(0),
         prompt_tokens: 100,
+        window_tokens: 100,
         shrink: None,
         max_output: None,
         choices: 1,

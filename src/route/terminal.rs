@@ -119,15 +119,17 @@ fn blocked(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
 /// The request is larger than anybody takes.
 fn too_large(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
     let room = |blocked: &Blocked| match blocked.obstacle {
-        Obstacle::TooLong { room, .. } => Some((room, blocked.at)),
+        Obstacle::TooLong { room, .. } => Some((room, blocked.at, needed(ask))),
+        // A limit holds for all inputs of embeddings together, a window for each.
         Obstacle::NeverFits { metric, limit } if metric.is_none_or(counts_tokens) => {
-            Some((limit as u64, blocked.at))
+            let all = ask.shrink.map_or(ask.prompt_tokens, |shrink| shrink.core_tokens);
+            Some((limit as u64, blocked.at, all))
         }
         _ => None,
     };
-    let widest = all.iter().filter_map(room).max_by_key(|(room, _)| *room);
-    let available = widest.map(|(room, _)| room);
-    let need = needed(ask);
+    let widest = all.iter().filter_map(room).max_by_key(|(room, ..)| *room);
+    let available = widest.map(|(room, ..)| room);
+    let need = widest.map_or_else(|| needed(ask), |(.., need)| need);
     let most = available.map_or(String::new(), |most| format!(" but only {most} are available at most"));
     let what = if ask.kind == Kind::Chat { "the conversation" } else { "`input`" };
     let message = format!(
@@ -141,7 +143,7 @@ fn too_large(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
         .with("required", need)
         .with("available", available);
     match widest {
-        Some((_, at)) => error
+        Some((_, at, _)) => error
             .with("provider", &*asked.catalog.provider(at).id)
             .with("model", &*asked.catalog.model(at).id),
         None => error,
@@ -150,7 +152,7 @@ fn too_large(all: &[Blocked], ask: &Ask, asked: &Asked<'_>) -> ApiError {
 
 /// What has to fit somewhere: all of the request, or what cannot be left out of it.
 fn needed(ask: &Ask) -> u64 {
-    ask.shrink.map_or(ask.prompt_tokens, |shrink| shrink.core_tokens)
+    ask.shrink.map_or(ask.window_tokens, |shrink| shrink.core_tokens)
 }
 
 fn counts_tokens(metric: Metric) -> bool {
@@ -478,6 +480,7 @@ mod tests {
             kind,
             caps,
             prompt_tokens: 9_000,
+            window_tokens: 9_000,
             shrink: None,
             max_output: None,
             choices: 1,

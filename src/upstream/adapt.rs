@@ -41,6 +41,26 @@ const KNOBS: [&str; 26] = [
     "top_p",
     "user",
 ];
+/// Further fields that mean something in chats alone: a provider's file that sets one means its chats.
+const OF_CHATS: [&str; 17] = [
+    "chat_template_kwargs",
+    "enable_thinking",
+    "include_reasoning",
+    "min_p",
+    "plugins",
+    "prompt_mode",
+    "reasoning",
+    "reasoning_format",
+    "repetition_penalty",
+    "response_mime_type",
+    "safe_prompt",
+    "thinking",
+    "top_a",
+    "top_k",
+    "verbosity",
+    "web_search_options",
+    "stream_options",
+];
 /// The names of the output cap; the first wins.
 const CAPS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 /// What neither a file nor an upstream's complaint may take out of a request.
@@ -127,8 +147,18 @@ pub fn adapt_embeddings<'b>(
     }
     drop_fields(quirks.drop_params.iter().chain(&model.drop_params), &mut edits);
     quirks.rename_params.iter().for_each(|(from, to)| edits.rename(from, to));
+    let taken = |(name, _): &&(String, Value)| is_for_embeddings(name) && !model.drop_params.contains(name);
+    let defaults = quirks.default_params.iter().filter(taken);
+    defaults.for_each(|(name, value)| edits.add(name, raw_json(value)));
+    let forced = quirks.force_params.iter().filter(taken);
+    forced.for_each(|(name, value)| edits.set(name, raw_json(value)));
     drop_fields(remembered_drops, &mut edits);
     body.in_pieces(&edits)
+}
+
+/// Whether a field that a provider's file sets has a meaning for embeddings, too. Strict upstreams refuse any other.
+pub fn is_for_embeddings(name: &str) -> bool {
+    name == "user" || !(KNOBS.contains(&name) || OF_CHATS.contains(&name))
 }
 
 fn raw_json(value: &Value) -> Vec<u8> {
@@ -405,6 +435,35 @@ mod tests {
             }
         }
         assert!(accepted > 300, "{accepted}");
+    }
+
+    #[test]
+    fn a_file_sets_what_embeddings_know() {
+        let set = |pairs: &[(&str, serde_json::Value)]| {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect::<Vec<_>>()
+        };
+        let quirks = Quirks {
+            drop_params: vec!["user".into()],
+            rename_params: vec![("dimensions".into(), "size".into())],
+            default_params: set(&[
+                ("max_tokens", json!(9)),
+                ("truncate", json!("END")),
+                ("kind", json!("doc")),
+            ]),
+            force_params: set(&[("temperature", json!(0)), ("encoding_format", json!("float"))]),
+            ..Quirks::default()
+        };
+        let text = r#"{"input":"a","model":"e","user":"u","dimensions":4,"kind":"query","encoding_format":"base64"}"#;
+        let body = Body::parse(text.as_bytes().to_vec()).expect("valid JSON");
+        let out = |drops: &[String]| {
+            let out = adapt_embeddings(&body, &provider(quirks.clone()), &model(), drops);
+            String::from_utf8(out.into_bytes()).expect("UTF-8")
+        };
+        assert_eq!(
+            out(&[]),
+            r#"{"input":"a","model":"@cf/meta/llama","size":4,"kind":"query","encoding_format":"float","truncate":"END"}"#
+        );
+        assert!(!out(&["truncate".to_owned()]).contains("truncate"));
     }
 
     #[test]

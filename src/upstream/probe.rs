@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::adapt::is_for_embeddings;
 use super::client::{Accept, Call, Client, Method, Reply};
 use super::cut::Cut;
 use super::watch::Watch;
@@ -74,7 +75,10 @@ pub fn fetch_models(client: &Client, provider: &Provider) -> Result<Fetched, Str
 /// Asks one model for a few tokens, or for the vector of one word.
 pub fn try_model(client: &Client, provider: &Provider, model: &Model, key: &Key) -> Result<Answer, Fault> {
     let (path, body) = if model.caps.has(Caps::EMBED) {
-        (&provider.paths.embeddings, json!({"model": *model.id, "input": "ping"}))
+        let mut body = json!({"model": *model.id, "input": "ping"});
+        let forced = provider.quirks.force_params.iter().filter(|(name, _)| is_for_embeddings(name));
+        forced.for_each(|(name, value)| body[name] = value.clone());
+        (&provider.paths.embeddings, body)
     } else {
         let cap = provider.quirks.max_tokens_field.as_deref().unwrap_or("max_tokens");
         let messages = json!([{"role": "user", "content": "hi"}]);

@@ -30,6 +30,8 @@ pub struct EmbeddingFacts {
     /// The form of the vectors asked for.
     pub form: Form,
     pub tally: Tally,
+    /// The longest of the inputs: each is read by itself, and has a window of its own.
+    pub longest: Tally,
 }
 
 impl EmbeddingFacts {
@@ -60,6 +62,7 @@ impl EmbeddingFacts {
             dimensions,
             form: Form::named(body.text("encoding_format").as_deref()),
             tally: input.tally,
+            longest: input.longest,
         })
     }
 }
@@ -68,6 +71,7 @@ impl EmbeddingFacts {
 struct Input {
     inputs: usize,
     tally: Tally,
+    longest: Tally,
 }
 
 impl Input {
@@ -89,7 +93,7 @@ impl Input {
                 (Some(b'['), Some(b'[')) => self.tokens(&mut cursor, place)?,
                 (Some(b'0'..=b'9'), Some(b'0'..=b'9')) => {
                     self.token(cursor.skip()?, place)?;
-                    self.inputs = 1;
+                    (self.inputs, self.longest) = (1, self.tally);
                 }
                 _ => {
                     let place = place();
@@ -111,23 +115,37 @@ impl Input {
         if raw == b"\"\"" {
             return Err(bad(place(), format!("`{}` is empty", place())));
         }
+        let before = self.tally;
         self.tally.json(raw);
-        self.inputs += 1;
+        self.ends(before);
         Ok(())
     }
 
     /// A list of token ids that is one input among several.
     fn tokens(&mut self, cursor: &mut Cursor<'_>, place: impl Fn() -> String) -> Result<(), ApiError> {
-        let before = self.tally.tokens;
+        let before = self.tally;
         cursor.open(b'[')?;
         while cursor.item()? {
             self.token(cursor.skip()?, &place)?;
         }
-        if self.tally.tokens == before {
+        if self.tally == before {
             return Err(bad(place(), format!("`{}` is empty", place())));
         }
-        self.inputs += 1;
+        self.ends(before);
         Ok(())
+    }
+
+    /// One input ends here; so much had come before it.
+    fn ends(&mut self, before: Tally) {
+        let own = self.tally - before;
+        // In bytes, which go with tokens within one request.
+        let bytes = |tally: &Tally| {
+            tally.ascii + 2 * tally.narrow + 3 * tally.wide + 4 * tally.astral + 4 * tally.tokens
+        };
+        if bytes(&own) > bytes(&self.longest) {
+            self.longest = own;
+        }
+        self.inputs += 1;
     }
 
     fn token(&mut self, raw: &[u8], place: impl Fn() -> String) -> Result<(), ApiError> {

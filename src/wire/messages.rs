@@ -222,8 +222,7 @@ impl<'a, 'f> Messages<'a, 'f> {
                 self.facts.shape.untidy = true;
                 self.facts.tally.json(cursor.skip()?);
             } else if cursor.open(b'{')? {
-                self.part(&mut cursor)
-                    .map_err(|what| what.param(format!("messages[{at}].content[{part}]")))?;
+                self.part(&mut cursor, &|| format!("messages[{at}].content[{part}]"))?;
             } else {
                 let place = format!("messages[{at}].content[{part}]");
                 return Err(bad(place.as_str(), format!("`{place}` must be an object")));
@@ -233,31 +232,43 @@ impl<'a, 'f> Messages<'a, 'f> {
         Ok(())
     }
 
-    fn part(&mut self, cursor: &mut Cursor<'a>) -> Result<(), ApiError> {
+    /// Reads what is left of a part that stands at `place`.
+    fn part(&mut self, cursor: &mut Cursor<'a>, place: &dyn Fn() -> String) -> Result<(), ApiError> {
         let (mut kind, mut text) = (None, None);
         while let Some(written) = cursor.member()? {
             let raw = cursor.skip()?;
             if json::is_named(written, "type") {
                 kind = json::text(raw);
-            } else if json::is_named(written, "text") || json::is_named(written, "refusal") {
-                text = Some(raw);
+            } else if json::is_named(written, "text") {
+                text = Some(("text", raw));
+            } else if json::is_named(written, "refusal") {
+                text = Some(("refusal", raw));
             }
         }
+        let written = text.map(|(_, raw)| raw).filter(|raw| raw.starts_with(b"\""));
         match kind.as_deref() {
             Some("image_url" | "image" | "input_image") => {
                 self.facts.images += 1;
                 self.facts.tally.images += 1;
             }
-            Some("text" | "refusal" | "input_text" | "output_text") => {
-                self.facts.tally.json(text.unwrap_or_default())
+            Some(kind @ ("text" | "refusal" | "input_text" | "output_text")) => {
+                let Some(written) = written else {
+                    // It would go on to an upstream that refuses it, and into the stored conversation.
+                    let usual = if kind == "refusal" { "refusal" } else { "text" };
+                    let at = format!("{}.{}", place(), text.map_or(usual, |(name, _)| name));
+                    return Err(bad(at.as_str(), format!("`{at}` must be a text")));
+                };
+                self.facts.tally.json(written);
             }
             // Sounds, films, files: their size in bytes says nothing about tokens.
             Some(_) => self.facts.tally.images += 1,
-            None if text.is_some_and(|raw| raw.starts_with(b"\"")) => {
-                self.facts.shape.untidy = true;
-                self.facts.tally.json(text.unwrap_or_default());
-            }
-            None => return Err(bad("messages", "a content part has no `type`")),
+            None => match written {
+                Some(written) => {
+                    self.facts.shape.untidy = true;
+                    self.facts.tally.json(written);
+                }
+                None => return Err(bad(place(), format!("`{}` has no `type`", place()))),
+            },
         }
         Ok(())
     }
@@ -456,6 +467,16 @@ mod tests {
             (r#"[{"role":"user","content":{"text":"a"}}]"#, "messages[0].content"),
             (r#"[{"role":"user","content":[{"type":"text","text":"a"},null]}]"#, "messages[0].content[1]"),
             (r#"[{"role":"user","content":[{"image":"x"}]}]"#, "messages[0].content[0]"),
+            (
+                r#"[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":5}]}]"#,
+                "messages[0].content[1].text",
+            ),
+            (r#"[{"role":"user","content":[{"type":"text","text":null}]}]"#, "messages[0].content[0].text"),
+            (r#"[{"role":"user","content":[{"type":"text"}]}]"#, "messages[0].content[0].text"),
+            (
+                r#"[{"role":"assistant","content":[{"type":"refusal","refusal":{}}]}]"#,
+                "messages[0].content[0].refusal",
+            ),
             (
                 r#"[{"role":"assistant","tool_calls":{}, "content":null}, {"role":"user","content":3}]"#,
                 "messages[1].content",

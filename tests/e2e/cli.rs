@@ -416,6 +416,17 @@ fn a_lan_start_listens_for_others_with_keys() {
 }
 
 #[test]
+fn config_check_tells_names_that_could_never_be_asked_for() {
+    let terminal = Terminal::new();
+    terminal.write("freeway.config.json", r#"{"aliases": {"auto": "p/m"}, "profiles": {"Any": ["p/m"]}}"#);
+    let found = terminal.run("config check");
+    assert_eq!(found.code, Some(0), "{found:?}");
+    for name in ["aliases.auto: not used", "profiles.Any: not used"] {
+        assert!(found.out.contains(name), "{found:?}");
+    }
+}
+
+#[test]
 fn config_check_finds_what_serve_would_refuse() {
     for (config, place) in [
         (r#"{"guard": {"maxBodyBytes": "8mb"}}"#, "guard.maxBodyBytes"),

@@ -41,6 +41,22 @@ fn options_reach_the_upstream() {
     assert_eq!(alpha.calls_to("/embeddings")[0].json()["dimensions"], json!(4));
 }
 
+#[test]
+fn a_provider_s_file_sets_fields_of_embeddings_too() {
+    let alpha = mock("alpha");
+    let file = provider(&alpha)
+        .embed_model("e")
+        .set("defaultParams", json!({"input_type": "passage", "temperature": 0.7}))
+        .set("forceParams", json!({"truncate": "END"}))
+        .set("renameParams", json!({"dimensions": "size"}))
+        .set("dropParams", json!(["user"]));
+    let gateway = Gateway::over([file]);
+    let body = json!({"model": "e", "input": "one", "dimensions": 4, "user": "u", "truncate": "NONE"});
+    gateway.post("/v1/embeddings", &body).ok();
+    let sent = json!({"model": "e", "input": "one", "size": 4, "truncate": "END", "input_type": "passage"});
+    assert_eq!(alpha.calls_to("/embeddings")[0].json(), &sent);
+}
+
 /// What clients get of an upstream that knows only this form of a vector.
 fn told(vector: Value, fields: &str) -> Answer {
     let data = json!([{"object": "embedding", "index": 0, "embedding": vector}]);
@@ -142,6 +158,25 @@ fn emb_03_token_ids_go_only_where_they_are_taken() {
     let refused = takes(false).embed("e", ids).error(400, "capability_unavailable").about("input");
     assert!(refused.after_attempts(0).text().contains("send `input` as text"));
     assert!(alpha.calls().is_empty());
+}
+
+/// Each input is read by itself: a long list of short texts is no long text.
+#[test]
+fn a_window_has_to_hold_the_longest_input_and_not_all() {
+    let alpha = mock("alpha");
+    let gateway =
+        Gateway::over([provider(&alpha).model_with("e", json!({"caps": ["embed"], "context": 100}))]);
+    let text = |words: usize| json!("word ".repeat(words));
+    gateway.embed("e", json!([text(60), text(60), text(60)])).ok();
+    let refused = gateway.embed("e", json!([text(60), text(100)])).error(413, "context_length_exceeded");
+    assert_eq!(refused.at("/freeway/required"), json!(125));
+    gateway.embed("e", text(100)).error(413, "context_length_exceeded");
+    assert_eq!(alpha.calls_to("/embeddings").len(), 1);
+    // An upstream that finds one of them too long is not asked again with the same.
+    let too_long = json!({"error": {"message": "input is too long: maximum context length is 40 tokens"}});
+    alpha.script([Step::json(400, &too_long), Step::ok()]);
+    gateway.embed("e", json!([text(60), text(60), text(60)])).error(413, "context_length_exceeded");
+    assert_eq!(alpha.calls_to("/embeddings").len(), 2);
 }
 
 #[test]

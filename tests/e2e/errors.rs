@@ -290,6 +290,15 @@ fn bad_bodies_are_told_what_is_wrong() {
     ask("{\"a\":1}{}").error(400, "invalid_json");
     ask(r#"{"model":"m"}"#).error(400, "missing_messages").about("messages");
     ask(r#"{"model":"m","messages":[]}"#).error(400, "missing_messages");
+    for (part, param) in [
+        (r#"{"type":"text","text":5}"#, "messages[0].content[1].text"),
+        (r#"{"type":"text"}"#, "messages[0].content[1].text"),
+        (r#"{"text":5}"#, "messages[0].content[1]"),
+    ] {
+        let message = format!(r#"{{"role":"user","content":[{{"type":"text","text":"a"}},{part}]}}"#);
+        let body = format!(r#"{{"model":"m","session":"s","messages":[{message}]}}"#);
+        ask(&body).error(400, "invalid_body").about(param);
+    }
     assert!(alpha.calls().is_empty());
 }
 

@@ -264,6 +264,24 @@ fn a_useless_summary_is_thrown_away_and_not_asked_for_again() {
     }
 }
 
+/// Small local models have nobody with a wide window who could write for them.
+#[test]
+fn a_summary_is_asked_for_in_what_its_writer_can_read() {
+    let alpha = mock("alpha");
+    alpha.script([Step::say(NOTES), Step::ok()]);
+    let gateway = Gateway::builder()
+        .provider(with_window(&alpha, 2_000))
+        .settings(json!({"context": {"compactModel": "alpha/m", "reserveOutputTokens": 200}}))
+        .start();
+    let answer = ask(&gateway, "m", &talk(30, 120)).ok();
+    assert_eq!(said(&answer, "refit"), "compact", "{answer}");
+    assert!(got(&alpha)[0]["content"].as_str().is_some_and(|system| system.ends_with(NOTES)));
+    let asked = chats(&alpha)[0].json().clone();
+    let transcript = asked["messages"][1]["content"].as_str().expect("a text").len();
+    let answer = asked["max_tokens"].as_u64().expect("a limit") as usize;
+    assert!((3_000..4 * (2_000 - answer)).contains(&transcript), "{transcript} beside {answer} tokens");
+}
+
 #[test]
 fn w16_a_summary_is_made_with_failover_and_metered_and_its_failure_fails_nobody() {
     let (alpha, broken, notes) = (
@@ -322,6 +340,25 @@ fn a_summary_is_made_ahead_of_need() {
     let next = ask(&gateway, "m", &talk).ok();
     assert_eq!((said(&next, "refit"), chats(&notes).len()), ("compact".into(), 1));
     assert!(got(&alpha)[0]["content"].as_str().is_some_and(|text| text.ends_with(NOTES)));
+}
+
+#[test]
+fn a_session_shows_what_its_summaries_stand_for() {
+    let (_alpha, notes, mut gateway) = small_and_notes([]);
+    let asked = gateway.chat_with("m", json!({"session": "s", "messages": talk(20, 400)})).ok();
+    assert_eq!((said(&asked, "refit"), chats(&notes).len()), ("compact".into(), 1));
+    let shown = |gateway: &Gateway| gateway.get("/api/sessions/s").ok().at("/summaries");
+    let summaries = shown(&gateway);
+    let one = summaries.as_array().and_then(|all| all.first()).expect("a summary");
+    assert_eq!(
+        (&one["content"], &one["model"], &one["fromSeq"]),
+        (&json!(NOTES), &json!("notes/n"), &json!(1))
+    );
+    assert!(one["toSeq"].as_u64().is_some_and(|to| (10..40).contains(&to) && to % 2 == 0), "{one}");
+    assert!(one["createdAt"].as_u64().is_some_and(|ms| ms > 1_600_000_000_000) && one["id"].is_string());
+    gateway.stop();
+    gateway.start_again();
+    assert_eq!(shown(&gateway), summaries);
 }
 
 #[test]

@@ -257,9 +257,40 @@ fn w3_model_lists_are_fetched_again_when_told() {
         alpha.set_models([id]);
         let answer = gateway.send(&Request::new("POST", path)).ok();
         assert_eq!((answer.at("/ok"), answer.at("/done")), (json!(true), json!(true)), "{answer}");
-        assert_eq!(answer.at("/providers"), json!([{"id": "alpha", "models": 1, "discovered": 1}]));
+        assert_eq!(
+            answer.at("/providers"),
+            json!([{"id": "alpha", "models": 1, "discovered": 1, "error": null}])
+        );
         gateway.chat(id).ok();
     }
+}
+
+#[test]
+fn w3_a_list_that_cannot_be_fetched_is_told() {
+    let beta = mock_that("beta", [Step::status(401).for_path("/models").times(FOREVER), Step::ok()]);
+    let alpha = mock("alpha");
+    alpha.set_models(["found"]);
+    let gateway = Gateway::over([discovering(&alpha).without_models(), discovering(&beta).model("m")]);
+    wait_for_model(&gateway, "alpha/found");
+    let told = gateway.send(&Request::new("POST", "/api/refresh")).ok();
+    assert_eq!((told.at("/ok"), told.at("/done")), (json!(false), json!(true)), "{told}");
+    assert_eq!((told.at("/providers/0/error"), told.at("/providers/1/id")), (json!(null), json!("beta")));
+    let why = told.at("/providers/1/error");
+    assert!(why.as_str().is_some_and(|why| why.contains("401")), "{told}");
+    beta.script([Step::ok()]);
+    let told = gateway.send(&Request::new("POST", "/api/refresh")).ok();
+    assert_eq!((told.at("/ok"), told.at("/providers/1/error")), (json!(true), json!(null)), "{told}");
+}
+
+#[test]
+fn an_empty_folder_of_provider_files_is_told() {
+    let gateway = Gateway::builder().file("providers/_notes.json", "{}").start();
+    let told = gateway.get("/api/alerts").ok();
+    assert!(told.text().contains("holds no provider file"), "{told}");
+    gateway.write("providers/_bundled.json", "");
+    gateway.reload();
+    let told = gateway.get("/api/alerts").ok();
+    assert!(!told.text().contains("holds no provider file"), "{told}");
 }
 
 #[test]

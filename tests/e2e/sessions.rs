@@ -141,6 +141,27 @@ fn w13_a_tool_round_trip_keeps_its_calls() {
         .about("messages");
 }
 
+/// One result for each call is what upstreams take; agents that resume their work may send another.
+#[test]
+fn ctx_02_a_second_result_of_a_call_is_not_lost() {
+    let (alpha, gateway) = gateway_over([]);
+    let call =
+        json!({"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}});
+    let result = |text: &str| json!({"role": "tool", "tool_call_id": "c1", "content": text});
+    let turn = |fields: Value| {
+        let messages = json!([{"role": "user", "content": "weather?"},
+            {"role": "assistant", "content": null, "tool_calls": [call]}, result("aborted"), result("sunny")]);
+        let mut fields = fields;
+        fields["messages"] = messages;
+        gateway.chat_with("m", fields).ok();
+        sent(&alpha)
+    };
+    for fields in [json!({}), json!({"session": "s"})] {
+        let heard = turn(fields);
+        assert_eq!(words(&heard), ["user:weather?", "assistant:-", "tool:aborted\nsunny"]);
+    }
+}
+
 #[test]
 fn ctx_02_a_call_that_nobody_answered_is_mended_in_the_session() {
     let (alpha, gateway) = gateway_over([]);

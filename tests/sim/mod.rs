@@ -171,10 +171,13 @@ impl Sim {
     }
 
     fn request(&mut self) -> Request {
+        let caps = if self.rng.below(5) == 0 { Caps::TOOLS } else { Caps::default() };
+        let tokens = 1 << self.rng.below(15);
         let ask = Ask {
             kind: Kind::Chat,
-            caps: if self.rng.below(5) == 0 { Caps::TOOLS } else { Caps::default() },
-            prompt_tokens: 1 << self.rng.below(15),
+            caps,
+            prompt_tokens: tokens,
+            window_tokens: tokens,
             shrink: None,
             max_output: (self.rng.below(2) == 0).then(|| 1 + self.rng.below(8_000) as u64),
             choices: 1,
