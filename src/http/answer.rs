@@ -217,7 +217,7 @@ impl Responder {
 
     fn send(&mut self, answer: &Answer) -> io::Result<()> {
         self.answered = true;
-        self.exchange.give_place_back();
+        self.exchange.complete();
         let result = write_answer(self.exchange.line(), self.exchange.framing(), answer, &self.terms.headers);
         self.exchange.judge(result)
     }
@@ -287,7 +287,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::frame`].
     pub fn end(mut self, data: &[u8]) -> io::Result<()> {
-        self.exchange.give_place_back();
+        self.exchange.complete();
         let result = self.send(data, LAST_CHUNK);
         self.ended = true;
         result

@@ -83,10 +83,13 @@ impl Exchange {
         self.0.as_mut().expect(HELD).place = Some(place);
     }
 
-    /// The answer is whole but for the last of it, which is about to leave: the place is free before the client can know,
-    /// so that its next request finds it free.
-    pub fn give_place_back(&mut self) {
-        self.0.as_mut().expect(HELD).place = None;
+    /// The answer is whole but for the last of it, which is about to leave. The place is free before the client can know,
+    /// so that its next request finds it free; and a client that leaves at once ends no call any more, whose connection
+    /// others can use.
+    pub fn complete(&mut self) {
+        let open = self.0.as_mut().expect(HELD);
+        open.place = None;
+        open.line.let_go_of_cut();
     }
 
     /// The connection to answer on.

@@ -109,7 +109,7 @@ impl Line {
 
     /// The request is over.
     pub fn rest(&self) {
-        self.call.lock().cut = None;
+        self.let_go_of_cut();
         self.state.store(idle_now(), Ordering::SeqCst);
         // The stop looks for idle lines after it set its flag; we look at the flag after becoming idle. One of us sees
         // the other.
@@ -139,6 +139,11 @@ impl Line {
         if hung_up {
             cut.cut();
         }
+    }
+
+    /// The call has done its part, and no longer ends with this client.
+    pub fn let_go_of_cut(&self) {
+        self.call.lock().cut = None;
     }
 
     /// The client has hung up: ends the upstream call that is made for it, or the next to begin.

@@ -1,5 +1,6 @@
 //! A client that goes away, at every moment of its request and in every manner: the upstream call is cut within 2 s,
 //! nobody is benched, what was used stays counted, and the log says 499.
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::harness::*;
@@ -280,4 +281,22 @@ fn w6_one_that_leaves_takes_no_stranger_along() {
             other.join().expect("no thread of the test fails").well_formed_stream().after_attempts(1);
         }
     });
+}
+
+#[test]
+fn a_client_that_leaves_with_its_last_chunk_costs_no_connection() {
+    let last = event(&finish("stop")) + "data: [DONE]\n\n";
+    let acts = [Act::write(event(&delta("hello"))), Act::write(last), Act::Pause(50)];
+    let alpha = mock_that("alpha", [Step::writes(acts).times(5)]);
+    let gateway = Gateway::over([provider(&alpha)]);
+    for number in 0..5 {
+        let request = Request::chat(&hello_with("m", json!({"stream": true, "seed": number})));
+        let mut live = gateway.open(&request);
+        while live.event().is_some_and(|event| event.kind != EventKind::Done) {}
+        live.leave();
+        // The end of the upstream's answer comes behind the client's.
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    let connections: BTreeSet<u64> = chats(&alpha).iter().map(|call| call.connection).collect();
+    assert!(chats(&alpha).len() == 5 && connections.len() == 1, "{connections:?}");
 }
