@@ -39,12 +39,11 @@ impl Flow {
                 Glance::Unclear => return false,
             };
             may_look = false;
-            let alive = self.gate.push(&piece[..count]);
+            if self.gate.push(&piece[..count]) {
+                self.deadline = clock::instant() + self.idle;
+            }
             if !self.gate.runs() || self.gate.wants_top_up().is_some() {
                 return false;
-            }
-            if alive {
-                self.deadline = clock::instant() + self.idle;
             }
         }
     }

@@ -110,15 +110,32 @@ fn a_preview_and_a_session_hold_what_was_said_on_the_way() {
 }
 
 #[test]
-fn an_upstream_that_breaks_off_in_the_midst_is_told_and_the_next_call_is_served() {
+fn an_upstream_that_breaks_off_in_the_midst_is_told_at_once() {
     for last in [Act::Close, Act::Reset] {
         let acts =
             [Act::write(text("once ")), Act::Pause(100), Act::write(text("upon ")), Act::Pause(100), last];
-        let (_alpha, gateway) = gateway_over([Step::writes(acts), Step::ok()]);
+        let (_alpha, gateway) = gateway_over([Step::writes(acts)]);
         let broken = gateway.stream_with("m", json!({"temperature": 1.5}));
         assert_eq!(broken.broken_stream()["type"], json!("api_error"));
         assert_eq!(broken.content(), "once upon ");
         let took = broken.took();
         assert!(took < Duration::from_secs(5), "{took:?}");
     }
+}
+
+#[test]
+fn an_event_that_is_counted_gives_the_next_its_time_as_well() {
+    let long = text(&"word ".repeat(400));
+    let acts = [
+        Act::write(text("once ")),
+        Act::Pause(300),
+        Act::write(long),
+        Act::Pause(300),
+        Act::write(text("end")),
+        end(),
+    ];
+    let alpha = mock_that("alpha", [Step::writes(acts)]);
+    let gateway = Gateway::over([provider(&alpha).set("timeouts", json!({"idleMs": 450}))]);
+    let answer = gateway.stream("m").well_formed_stream();
+    assert!(answer.content().ends_with("word end"), "{answer}");
 }
