@@ -5,14 +5,14 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::answer::Channel;
-use super::sock::{self, News, NewsQueue};
+use super::sock::{self, Interest, ReadyQueue};
 use crate::base::clock;
 use crate::relay::flow::Flow;
 
@@ -24,8 +24,8 @@ const PIECE_BYTES: usize = 4 * 1024;
 /// Until a thread that finds its stream in hand looks again. It is told of a return only, not of each chunk.
 const IN_HAND: Duration = Duration::from_millis(1);
 
-/// The one ferry; `None` where the system grants no descriptor or no thread. Begun by the first stream.
-static FERRY: OnceLock<Option<Arc<Ferry>>> = OnceLock::new();
+/// The one ferry, begun by the first stream that it can be begun for: the system may be short of descriptors or threads.
+static FERRY: Mutex<Option<Arc<Ferry>>> = Mutex::new(None);
 
 /// What is left to send when a stream comes back.
 type Unsent = io::Result<Vec<u8>>;
@@ -37,7 +37,7 @@ pub fn carry(mut flow: Box<Flow>, channel: Channel) -> (Box<Flow>, Unsent) {
     if let Some(unsent) = step(&mut flow, &channel, &mut [0; PIECE_BYTES]) {
         return (flow, unsent);
     }
-    match FERRY.get_or_init(Ferry::start) {
+    match Ferry::get() {
         Some(ferry) => ferry.carry(flow, channel),
         None => (flow, Ok(Vec::new())),
     }
@@ -60,7 +60,7 @@ fn step(flow: &mut Flow, channel: &Channel, piece: &mut [u8]) -> Option<Unsent> 
 }
 
 struct Ferry {
-    queue: NewsQueue,
+    queue: ReadyQueue,
     /// By descriptor of the upstream's socket. A place is taken over by the next stream of the same number.
     berths: Mutex<Vec<Weak<Berth>>>,
 }
@@ -86,11 +86,15 @@ enum State {
 }
 
 impl Ferry {
-    fn start() -> Option<Arc<Ferry>> {
-        let ferry = Arc::new(Ferry { queue: NewsQueue::new().ok()?, berths: Mutex::default() });
-        let own = Arc::clone(&ferry);
-        thread::Builder::new().name("ferry".into()).spawn(move || own.run()).ok()?;
-        Some(ferry)
+    fn get() -> Option<Arc<Ferry>> {
+        let mut known = FERRY.lock();
+        if known.is_none() {
+            let ferry = Arc::new(Ferry { queue: ReadyQueue::new().ok()?, berths: Mutex::default() });
+            let own = Arc::clone(&ferry);
+            thread::Builder::new().name("ferry".into()).spawn(move || own.run()).ok()?;
+            *known = Some(ferry);
+        }
+        known.clone()
     }
 
     fn carry(&self, flow: Box<Flow>, channel: Channel) -> (Box<Flow>, Unsent) {
@@ -106,7 +110,7 @@ impl Ferry {
         drop(berths);
         // Locked, so that the ferry finds the stream when it is told of it.
         let mut state = berth.state.lock();
-        if self.queue.add(flow.socket(), News::Input).is_err() {
+        if self.queue.add(flow.socket(), Interest::Input).is_err() {
             return (flow, Ok(Vec::new()));
         }
         *state = State::Flowing(flow);
@@ -149,7 +153,7 @@ impl Ferry {
         let mut state = berth.state.lock();
         let mut flow = match std::mem::replace(&mut *state, State::InHand) {
             State::Flowing(flow) => flow,
-            // The news is of an earlier stream with this number, or its thread was faster.
+            // An earlier stream with this number was meant, or its thread was faster.
             other => return *state = other,
         };
         drop(state);
@@ -160,7 +164,10 @@ impl Ferry {
                 self.let_go(&flow);
                 State::Returned(flow, unsent)
             }
-            Err(_) => State::Lost,
+            Err(_) => {
+                self.let_go(&flow);
+                State::Lost
+            }
         };
         let returned = !matches!(next, State::Flowing(_));
         *berth.state.lock() = next;

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::line::Line;
 use super::registry::Registry;
-use super::sock::{News, NewsQueue};
+use super::sock::{Interest, ReadyQueue};
 
 /// Connections looked at after one wait.
 const BATCH: usize = 64;
@@ -22,7 +22,7 @@ const STOP_LOOK_MS: i32 = 100;
 /// The lines that are watched.
 #[derive(Debug)]
 pub struct Hangups {
-    queue: NewsQueue,
+    queue: ReadyQueue,
     /// By descriptor. A place is taken over by the next line of the same number, so nothing has to be taken off.
     lines: Mutex<Vec<Weak<Line>>>,
 }
@@ -33,8 +33,8 @@ impl Hangups {
     /// # Errors
     /// When the system grants no descriptor or no thread.
     pub fn start(listener: &TcpListener, registry: &Arc<Registry>) -> io::Result<Arc<Hangups>> {
-        let hangups = Arc::new(Hangups { queue: NewsQueue::new()?, lines: Mutex::default() });
-        hangups.queue.add(listener, News::Hangup)?;
+        let hangups = Arc::new(Hangups { queue: ReadyQueue::new()?, lines: Mutex::default() });
+        hangups.queue.add(listener, Interest::Hangup)?;
         let (watcher, registry) = (Arc::clone(&hangups), Arc::clone(registry));
         thread::Builder::new().name("hangup".into()).spawn(move || watcher.run(&registry))?;
         Ok(hangups)
@@ -52,7 +52,7 @@ impl Hangups {
         }
         lines[at] = Arc::downgrade(line);
         drop(lines);
-        self.queue.add(line.as_ref(), News::Hangup)
+        self.queue.add(line.as_ref(), Interest::Hangup)
     }
 
     fn run(&self, registry: &Registry) {

@@ -68,8 +68,10 @@ const LARGE_BLOCK_BYTES: libc::c_int = 256 * 1024;
 
 /// Gives back the memory that the calling thread's stack still holds from deeper calls which have returned. Worth it before
 /// a long sleep only: it takes system calls, and each page that is used again comes anew.
+// With a frame of its own, which is small and the last in use: inlined, its mark could lie anywhere in a large one.
+#[inline(never)]
 pub fn release_idle_stack() {
-    // More than the compiler and the kernel may keep below the frames in use.
+    // More than the compiler and the kernel may keep below the last frame.
     const MARGIN_BYTES: usize = 4 * 1024;
     let mark = 0_u8;
     let here = std::ptr::addr_of!(mark).addr();
@@ -181,39 +183,39 @@ pub fn has_hung_up(socket: &TcpStream) -> bool {
     poll(socket.as_raw_fd(), libc::POLLRDHUP, 0).unwrap_or(0) != 0
 }
 
-/// Tells of sockets that have news, by their descriptors. A socket that is closed is forgotten.
+/// Tells what sockets are ready for, by their descriptors. A socket that is closed is forgotten.
 #[derive(Debug)]
-pub struct NewsQueue(OwnedFd);
+pub struct ReadyQueue(OwnedFd);
 
-/// What is news.
+/// What a socket is waited for.
 #[derive(Clone, Copy, Debug)]
-pub enum News {
+pub enum Interest {
     /// The peer has closed its sending side, or the connection is gone: told once, whatever data may be unread.
     Hangup,
     /// There is something to read, be it the end: told until it has been read.
     Input,
 }
 
-impl NewsQueue {
-    pub fn new() -> io::Result<NewsQueue> {
+impl ReadyQueue {
+    pub fn new() -> io::Result<ReadyQueue> {
         // SAFETY: the call takes a flag and touches no memory of ours.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel has just given us this descriptor, and nobody else knows of it.
-        Ok(NewsQueue(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(ReadyQueue(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Watches `socket` for `news`.
-    pub fn add(&self, socket: &impl AsRawFd, news: News) -> io::Result<()> {
+    /// Watches `socket`.
+    pub fn add(&self, socket: &impl AsRawFd, interest: Interest) -> io::Result<()> {
         self.control(
             libc::EPOLL_CTL_ADD,
             socket,
-            match news {
+            match interest {
                 // Arriving data wakes nobody: of all that can happen to a socket only its end is waited for.
-                News::Hangup => libc::EPOLLRDHUP | libc::EPOLLET,
-                News::Input => libc::EPOLLIN | libc::EPOLLRDHUP,
+                Interest::Hangup => libc::EPOLLRDHUP | libc::EPOLLET,
+                Interest::Input => libc::EPOLLIN | libc::EPOLLRDHUP,
             },
         )
     }
@@ -233,13 +235,13 @@ impl NewsQueue {
         }
     }
 
-    /// Waits for news; gives the descriptors that it is about, none when `timeout_ms` passed (-1: there is no limit).
+    /// Waits; gives the descriptors of those that are ready, none when `timeout_ms` passed (-1: there is no limit).
     pub fn wait<'d, const N: usize>(&self, descriptors: &'d mut [RawFd; N], timeout_ms: i32) -> &'d [RawFd] {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
         let room = libc::c_int::try_from(N).unwrap_or(libc::c_int::MAX);
         // SAFETY: `events` is a live array of at least `room` entries, beyond which the kernel never writes.
         let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), room, timeout_ms) };
-        // The one error that can come is the interruption by a signal, which is no news.
+        // The one error that can come is the interruption by a signal, which says nothing.
         let count = usize::try_from(count).unwrap_or(0);
         for (descriptor, event) in descriptors.iter_mut().zip(&events[..count]) {
             *descriptor = event.u64 as RawFd;
@@ -446,6 +448,26 @@ mod tests {
         assert!(free_bytes(Path::new("/")).is_some_and(|bytes| bytes > 0));
         assert_eq!(free_bytes(Path::new("/no such folder")), None);
         assert_eq!(free_bytes(Path::new("a\0b")), None);
+    }
+
+    #[test]
+    fn a_released_stack_serves_on() {
+        /// Uses so many KiB of the stack, and tells what it read there.
+        fn deep(kib: usize) -> usize {
+            let room = [1_u8; 1024];
+            let below = if kib > 1 { deep(kib - 1) } else { 0 };
+            below + std::hint::black_box(&room).iter().map(|byte| usize::from(*byte)).sum::<usize>()
+        }
+        let thread = std::thread::Builder::new().stack_size(512 * 1024);
+        let ran = thread.spawn(|| {
+            let held = std::hint::black_box([7_u8; 8 * 1024]);
+            for kib in [100, 1, 200, 150] {
+                assert_eq!(deep(kib), kib * 1024);
+                release_idle_stack();
+                assert!(std::hint::black_box(&held).iter().all(|byte| *byte == 7), "{kib}");
+            }
+        });
+        ran.unwrap().join().unwrap();
     }
 
     #[test]
