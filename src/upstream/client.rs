@@ -346,13 +346,13 @@ const HERE: &str = "a body is not read while its reader is lent";
 enum Coding {
     Plain,
     /// We do not ask for it, and get it anyway.
-    Gzip(Box<Packed>),
+    Gzip(Box<Inbound>),
     /// The status and headers are still worth having, so this fails only when the body is read.
     Unknown,
 }
 
-/// Packed bytes on their way into the decoder.
-struct Packed {
+/// Bytes on their way into the decoder.
+struct Inbound {
     gunzip: Gunzip,
     piece: Vec<u8>,
     start: usize,
@@ -365,7 +365,7 @@ impl Coding {
             Coding::Plain
         } else if name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip") {
             let piece = vec![0; PIECE_BYTES];
-            Coding::Gzip(Box::new(Packed { gunzip: Gunzip::new(), piece, start: 0, end: 0 }))
+            Coding::Gzip(Box::new(Inbound { gunzip: Gunzip::new(), piece, start: 0, end: 0 }))
         } else {
             Coding::Unknown
         }
@@ -412,12 +412,12 @@ impl ReplyBody {
     pub fn lend(&mut self) -> Option<Inflow> {
         let socket = self.call.cut.socket().filter(|_| matches!(self.coding, Coding::Plain))?;
         socket.set_nonblocking(true).ok()?;
-        Some(Inflow { reader: self.reader.take()?, socket, late: None })
+        Some(Inflow { reader: self.reader.take()?, socket, late: None, barren_looks: 0 })
     }
 
     /// Takes back what was lent.
     pub fn take_back(&mut self, inflow: Inflow) {
-        let Inflow { reader, socket, late } = inflow;
+        let Inflow { reader, socket, late, .. } = inflow;
         // Fails only for a socket that is no more, on which no read waits.
         let _ = socket.set_nonblocking(false);
         (self.reader, self.late) = (Some(reader), late);
@@ -465,7 +465,12 @@ pub struct Inflow {
     reader: ureq::BodyReader<'static>,
     socket: Arc<TcpStream>,
     late: Option<io::Error>,
+    /// Looks in a row at which something came, and none of it was of the body: parts of its framing.
+    barren_looks: u32,
 }
+
+/// More of them, one after another, are no framing of an ordinary body.
+const BARREN_LOOKS_MAX: u32 = 16;
 
 /// What a look at a body showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -483,11 +488,19 @@ impl Inflow {
     pub fn read(&mut self, into: &mut [u8], may_look: bool) -> Glance {
         let _looking = Looking::begin(may_look);
         match self.reader.read(into) {
-            Ok(count) if count > 0 => Glance::Bytes(count),
+            Ok(count) if count > 0 => {
+                self.barren_looks = 0;
+                Glance::Bytes(count)
+            }
             Ok(_) => Glance::Unclear,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                 self.late = Some(error);
                 Glance::Unclear
+            }
+            Err(_) if Look::now() == Look::Came => {
+                self.barren_looks += 1;
+                // The call counts what comes without being part of the body, and gives up on what has no end.
+                if self.barren_looks > BARREN_LOOKS_MAX { Glance::Unclear } else { Glance::Nothing }
             }
             Err(_) if Look::now() == Look::Unclear => Glance::Unclear,
             Err(_) => Glance::Nothing,

@@ -108,12 +108,13 @@ impl Line {
         match read {
             Ok(read) if read > 0 => {
                 self.buffer.end += read;
-                Look::Done.note();
+                Look::Came.note();
                 return Ok(true);
             }
-            Err(error) if waits(&error) => Look::Done.note(),
+            Err(error) if waits(&error) && Look::now() == Look::Once => Look::Done.note(),
+            Err(error) if waits(&error) => {}
             Ok(_) | Err(_) => Look::Unclear.note(),
-        };
+        }
         // ureq passes this on, and keeps its place in the answer.
         Err(ureq::Error::Io(ErrorKind::WouldBlock.into()))
     }

@@ -268,6 +268,8 @@ pub(super) enum Look {
     Once,
     /// It has looked.
     Done,
+    /// It has looked, and something came.
+    Came,
     /// It met something that the call has to judge.
     Unclear,
 }

@@ -142,7 +142,7 @@ impl Wire {
         }
     }
 
-    fn try_receive(&mut self, into: &mut [u8], may_look: bool) -> io::Result<usize> {
+    fn try_receive(&mut self, into: &mut [u8], mut may_look: bool) -> io::Result<usize> {
         let mut socket = &*self.socket;
         let Some(session) = &mut self.tls else {
             return if may_look { socket.read(into) } else { Err(ErrorKind::WouldBlock.into()) };
@@ -154,6 +154,7 @@ impl Wire {
                 // The peer may have left without the farewell of TLS, which is no error of its own.
                 read => return read.or(Ok(0)),
             }
+            may_look = false;
             session.read_tls(&mut socket)?;
             session.process_new_packets().map_err(io::Error::other)?;
             if session.wants_write() {

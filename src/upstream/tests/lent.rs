@@ -146,3 +146,16 @@ fn a_call_that_was_cut_lends_nothing_and_a_lent_one_can_be_cut() {
     assert!(body.lend().is_none());
     assert_eq!(fault_of(body.read(&mut [0])).kind, FaultKind::Cut);
 }
+
+#[test]
+fn framing_without_end_goes_back_to_the_call_which_gives_up_on_it() {
+    let server = Server::start(|_, mut stream| {
+        read_request(&mut stream);
+        stream.write_all(format!("{HEAD}{}0\r\n", chunk("begin")).as_bytes()).unwrap();
+        while stream.write_all(b"x-trailer: and another one\r\n").is_ok() {}
+    });
+    let (text, end, rest) = lent(&server, &server.url(), 5, 1_000);
+    assert_eq!((text.as_str(), end), ("", Glance::Unclear));
+    let fault = rest.unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::TooLarge | FaultKind::Protocol), "{fault:?}");
+}
