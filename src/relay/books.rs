@@ -65,3 +65,14 @@ impl Books<'_> {
         }
     }
 }
+
+impl Drop for Books<'_> {
+    /// Books that were not closed are those of a call on which our own code has failed: it stays counted, and holds nothing
+    /// any more.
+    fn drop(&mut self) {
+        if let Some(attempt) = self.attempt.take() {
+            let mut live = self.gateway.live.lock();
+            live.ledger.settle(attempt.reservation, Spent::default(), clock::now());
+        }
+    }
+}

@@ -272,6 +272,7 @@ impl Story<'_> {
             attempt::make(self.turn, &self.gateway.client, &target, &adapted.pieces(), self.cut, &mut books);
         let outcome = self.judge(&target, &attempted);
         if matches!(attempted.ending, Ending::Served) {
+            drop(books);
             fitter.look_ahead(model, || {
                 failover.budget(catalog, &self.gateway.live.lock(), with.at, clock::now())
             });
@@ -279,6 +280,7 @@ impl Story<'_> {
         }
         let left = outcome.client_left();
         books.close(outcome, self.spent(&attempted), None);
+        drop(books);
         if let Some(reached) = left {
             // What is counted stands in the log, too.
             let unsaid = reached.then(|| Usage::estimate(self.turn.prompt_tokens(), 0));
