@@ -83,27 +83,30 @@ impl Mended {
 
 /// A result that says what `further` ones of the same call say, too; `None` when they say nothing new.
 fn together(result: &Message<'_>, further: &VecDeque<&Message<'_>>) -> Option<Vec<u8>> {
-    let mut contents = vec![result.content()?];
-    for content in further.iter().filter_map(|later| later.content()) {
+    let says = |one: &&Message<'_>| !json::is_blank(one.content());
+    let mut speaking = std::iter::once(result).chain(further.iter().copied()).filter(says);
+    let first = speaking.next()?;
+    let mut contents = vec![first.content()?];
+    for content in speaking.filter_map(Message::content) {
         // Most that come twice say the same again.
         if !contents.contains(&content) {
             contents.push(content);
         }
     }
     if contents.len() == 1 {
-        return None;
+        return (!says(&result)).then(|| first.raw.to_vec());
     }
     let texts: Option<Vec<_>> = contents.iter().map(|content| json::text(content)).collect();
     if let Some(texts) = texts {
-        return Some(with_content(result, &json::quoted(&texts.join("\n"))));
+        return Some(with_content(first, &json::quoted(&texts.join("\n"))));
     }
     let parts = contents.iter().filter_map(|content| match content {
-        [b'[', parts @ .., b']'] if !json::is_blank(Some(content)) => Some(parts.to_vec()),
+        [b'[', parts @ .., b']'] => Some(parts.to_vec()),
         [b'"', ..] => Some([b"{\"type\":\"text\",\"text\":", *content, b"}"].concat()),
         _ => None,
     });
     let parts: Vec<Vec<u8>> = parts.collect();
-    Some(with_content(result, &[b"[", &*parts.join(&b','), b"]"].concat()))
+    Some(with_content(first, &[b"[", &*parts.join(&b','), b"]"].concat()))
 }
 
 /// A result that stands in the place of one that never came.

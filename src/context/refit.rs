@@ -409,7 +409,6 @@ impl<'t, 'a> Ladder<'t, 'a> {
             kept.from = self.next_user(kept.from);
         }
         let covers = if kept.from <= self.newest { kept.from } else { kept.from - 1 };
-        let known = known.filter(|(known, _)| *known < covers);
         let covered = || self.sequence().take(covers);
         let gone = covered().filter(|at| kept.anchor != Some(*at));
         let source: u64 =
@@ -422,6 +421,8 @@ impl<'t, 'a> Ladder<'t, 'a> {
         if most < 2 * SUMMARY_WEIGHT_MIN {
             return None;
         }
+        // Notes that fill the window leave no room for what is new.
+        let known = known.filter(|(known, text)| *known < covers && summary::weight(text) <= most / 2);
         let fresh = covered().skip(known.map_or(0, |(known, _)| known));
         let messages: Vec<_> = fresh.flat_map(|at| &self.talk.messages[self.groups[at].clone()]).collect();
         Some(Need {

@@ -153,8 +153,8 @@ pub fn prompt_weight() -> u64 {
     tokens::weight_of_text(INSTRUCTION) + 2 * MESSAGE_WEIGHT
 }
 
-/// The messages as lines, as much of them as a request may hold, and no more than `most`. The newer a message, the more is kept of it; what was
-/// noted before stands in front, whole.
+/// The messages as lines, as much of them as a request may hold, and no more than `most`. The newer a message, the more is
+/// kept of it; what was noted before stands in front, whole.
 pub fn transcript<'m, 'a: 'm>(
     known: Option<&str>,
     messages: impl DoubleEndedIterator<Item = &'m Message<'a>> + ExactSizeIterator,
