@@ -37,7 +37,7 @@ impl Rolling {
         Rolling { span_ms: span_ms.max(SLOTS_SHORT), sum: 0, slots: VecDeque::new() }
     }
 
-    /// An empty window that is never longer than `span_ms`, and up to two slots shorter: for limits of our own making,
+    /// An empty window that is never longer than `span_ms`, a minute or more, and up to two slots shorter: for limits of our own making,
     /// where whoever waits the whole span must be let in.
     pub fn within(span_ms: u64) -> Rolling {
         let slots = if span_ms <= SHORT_SPAN_MS { SLOTS_SHORT } else { SLOTS_LONG };

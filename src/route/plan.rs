@@ -65,7 +65,7 @@ pub struct Order {
     /// How many of them are no last resort; those come first.
     first_choice: usize,
     /// Their places, ascending, by provider.
-    lines: Vec<Vec<u32>>,
+    by_provider: Vec<Vec<u32>>,
     /// The others, with the reason.
     pub off: Vec<(ModelIx, Obstacle)>,
 }
@@ -85,9 +85,9 @@ impl Order {
         let is_last = |ready: &Ready| !resolution.keep_order && catalog.provider(ready.at).last_resort;
         order.ready.sort_by_key(is_last);
         order.first_choice = order.ready.iter().position(is_last).unwrap_or(order.ready.len());
-        order.lines.resize_with(catalog.providers.len(), Vec::new);
+        order.by_provider.resize_with(catalog.providers.len(), Vec::new);
         for (place, ready) in (0..).zip(&order.ready) {
-            order.lines[usize::from(ready.at.provider)].push(place);
+            order.by_provider[usize::from(ready.at.provider)].push(place);
         }
         order
     }
@@ -244,24 +244,24 @@ impl Blocked {
 pub(super) enum Ranking<'a> {
     /// The natural order, begun at `start` and turned around among the first choices.
     Turned { start: usize, first_choice: usize, len: usize, next: usize },
-    /// By score. The models of a provider stand in line, of whom only the first competes, with a score that none of them
+    /// By score. The models of a provider queue, of whom only the first competes, with a score that none of them
     /// is below. One that comes out is scored exactly, and waits on if that is more: so next to no models are looked at.
     Scored {
         order: &'a Order,
-        lines: Vec<Line<'a>>,
+        queues: Vec<Queue<'a>>,
         heap: BinaryHeap<Reverse<Entry>>,
         exact: Box<dyn Fn(usize) -> f64 + 'a>,
     },
 }
 
 /// The models of one provider that have not come out.
-pub(super) struct Line<'a> {
+pub(super) struct Queue<'a> {
     rest: std::slice::Iter<'a, u32>,
     /// No score of theirs is below it.
     floor: f64,
 }
 
-impl Line<'_> {
+impl Queue<'_> {
     /// The next of them steps forward.
     fn head(&mut self, order: &Order) -> Option<Reverse<Entry>> {
         let place = *self.rest.next()? as usize;
@@ -276,13 +276,13 @@ pub(super) struct Entry(u128);
 
 impl Entry {
     const LAST_RESORT: u128 = 1 << 127;
-    /// The score is that of its line.
-    const IN_LINE: u128 = 1;
+    /// The score is that of its queue.
+    const QUEUED: u128 = 1;
 
-    fn new(place: usize, last_resort: bool, score: f64, in_line: bool) -> Entry {
+    fn new(place: usize, last_resort: bool, score: f64, queued: bool) -> Entry {
         let last_resort = if last_resort { Entry::LAST_RESORT } else { 0 };
         let score = u128::from(score.max(0.0).to_bits()) << 63;
-        Entry(last_resort | score | (place as u128) << 1 | u128::from(in_line))
+        Entry(last_resort | score | (place as u128) << 1 | u128::from(queued))
     }
 
     const fn place(self) -> usize {
@@ -307,16 +307,16 @@ impl Iterator for Ranking<'_> {
                     _ => (place < *len).then_some(place),
                 }
             }
-            Ranking::Scored { order, lines, heap, exact } => loop {
+            Ranking::Scored { order, queues, heap, exact } => loop {
                 let Reverse(entry) = heap.pop()?;
                 let place = entry.place();
-                if entry.0 & Entry::IN_LINE == 0 {
+                if entry.0 & Entry::QUEUED == 0 {
                     return Some(place);
                 }
-                let line = &mut lines[usize::from(order.ready[place].at.provider)];
-                heap.extend(line.head(order));
+                let queue = &mut queues[usize::from(order.ready[place].at.provider)];
+                heap.extend(queue.head(order));
                 let score = exact(place);
-                if score <= line.floor {
+                if score <= queue.floor {
                     return Some(place);
                 }
                 heap.push(Reverse(entry.exactly(score)));
@@ -375,14 +375,15 @@ impl View<'_> {
         floor: impl Fn(&Provider) -> f64,
         exact: impl Fn(&Ready) -> f64 + 'r,
     ) -> Ranking<'r> {
-        let line = |(provider, places): (&Provider, &'r Vec<u32>)| {
+        let queue = |(provider, places): (&Provider, &'r Vec<u32>)| {
             let usable = !places.is_empty() && self.provider_obstacle(provider).is_none();
             let (rest, floor) = if usable { (places.iter(), floor(provider)) } else { ([].iter(), 0.0) };
-            Line { rest, floor }
+            Queue { rest, floor }
         };
-        let mut lines: Vec<Line<'r>> = self.catalog.providers.iter().zip(&order.lines).map(line).collect();
-        let heap = lines.iter_mut().filter_map(|line| line.head(order)).collect();
-        Ranking::Scored { order, lines, heap, exact: Box::new(move |place| exact(&order.ready[place])) }
+        let mut queues: Vec<Queue<'r>> =
+            self.catalog.providers.iter().zip(&order.by_provider).map(queue).collect();
+        let heap = queues.iter_mut().filter_map(|queue| queue.head(order)).collect();
+        Ranking::Scored { order, queues, heap, exact: Box::new(move |place| exact(&order.ready[place])) }
     }
 
     /// The used fraction of the limits that a provider's models share, from memory while nothing has changed.
@@ -737,9 +738,9 @@ mod tests {
     }
 
     #[test]
-    fn standing_in_line_changes_no_ranking() {
-        let mut rng = Rng::from_os();
-        for _ in 0..200 {
+    fn queues_change_no_ranking() {
+        for seed in 0..200 {
+            let mut rng = Rng::seeded(seed);
             let files: Vec<(Value, usize)> = (0..1 + rng.below(5))
                 .map(|provider| {
                     let more = json!({"limits": {"rpm": 3 + rng.below(9)}, "lastResort": rng.below(4) == 0});
@@ -783,7 +784,7 @@ mod tests {
                 assert_eq!(
                     view.ranking(&order, strategy, 0).collect::<Vec<_>>(),
                     sorted,
-                    "{strategy:?} {files:?}"
+                    "{strategy:?}, seed {seed}: {files:?}"
                 );
             }
         }
