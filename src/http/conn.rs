@@ -1,8 +1,8 @@
 //! The thread of one connection: it polices, reads and admits requests one after the other, and has each of them answered.
 //!
 //! It looks at a request by peeking before anything is taken off the socket, so that tiny_http, which parses heads and
-//! delimits bodies, is only ever given what cannot harm it. What it would refuse or read otherwise is read here. What
-//! calls upstreams runs here as well, on a worker's place.
+//! delimits bodies, is only ever given what cannot harm it. What has come whole is read here at once, and so is what
+//! tiny_http would refuse or read otherwise. What calls upstreams runs here as well, on a worker's place.
 //!
 //! This file must not know routes or what is being answered.
 use std::io::{self, IoSlice, Write};
@@ -74,8 +74,8 @@ const BLANK_LINES_MAX: usize = 4;
 const TINY_PREREAD_BYTES: u64 = 1024;
 /// A client that asks again this soon after its answer is one on this machine, and likely to go on like that.
 const HASTE: Duration = Duration::from_micros(200);
-/// For so long its next request is waited for awake: to wake up on a core that has fallen asleep would take longer than
-/// an answer from memory does.
+/// For so long its next request is waited for awake, unless upstreams are called for it: to wake up on a core that has
+/// fallen asleep would take longer than an answer from memory does.
 const AWAKE: Duration = Duration::from_micros(100);
 /// A client that says nothing for so long is likely to say nothing for longer: what its thread can do without is released.
 const NAP: Duration = Duration::from_secs(1);
@@ -110,7 +110,7 @@ struct Reader<'h> {
     line: Arc<Line>,
     /// All bytes of the requests so far.
     taken_bytes: u64,
-    /// The last request came so soon after the answer before it that the next is waited for awake.
+    /// The last request came so soon after the answer before it, and called nobody, that the next is waited for awake.
     hasty: bool,
 }
 
@@ -308,6 +308,7 @@ impl Reader<'_> {
         match self.guarded(|| then(body)) {
             Some(Next::Answer(answer)) => self.answer(framing, &answer, &terms.headers),
             Some(Next::Work(work)) => {
+                self.hasty = false;
                 self.carry(framing, terms, share, |responder| self.work(responder, work))
             }
             Some(Next::Here(run)) => self.carry(framing, terms, share, run),
@@ -356,7 +357,8 @@ impl Reader<'_> {
         let arrived = shape.whole_bytes().is_some();
         let mut intake = Intake { line: &line, deadline, max_bytes, arrived, share };
         let body = match shape.length {
-            Length::Known(length) if shape.suits_tiny_http(length) => {
+            // One that has come whole is not parsed a second time.
+            Length::Known(length) if !arrived && shape.suits_tiny_http(length) => {
                 self.take_by_tiny_http(shape, framing, &mut intake, length as usize)?
             }
             length => self.take_ourselves(shape, &mut intake, length)?,
@@ -391,7 +393,7 @@ impl Reader<'_> {
         Ok(body)
     }
 
-    /// Reads what tiny_http would refuse, could be harmed by, or would read too much of.
+    /// Reads what has come whole, and what tiny_http would refuse, could be harmed by, or would read too much of.
     fn take_ourselves(
         &mut self,
         shape: &Shape,
